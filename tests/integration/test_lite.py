@@ -194,5 +194,5 @@ async def test_quotas_and_refusals_have_their_names(server: StandaloneProcess, c
         refused = await client.receive("few", "Limited")
         assert (refused.code, "LiteSimpleConsumer" in refused.text) == (Code.BAD_REQUEST, True)
         settings.client_type = ClientType.LITE_PUSH_CONSUMER
-        told = (await reader.agree_on_settings(settings)).subscription
-        assert (told.lite_subscription_quota, told.max_lite_topic_size, told.fifo) == (2000, 64, False)
+        reported = (await reader.agree_on_settings(settings)).subscription
+        assert (reported.lite_subscription_quota, reported.max_lite_topic_size, reported.fifo) == (2000, 64, False)

@@ -64,8 +64,8 @@ async def test_a_back_off_that_grows_is_notified_and_applied(
 ) -> None:
     grows = {"initial_ms": 300, "max_ms": 500, "multiplier": 2}
     create_group(server, "grows", exponential_backoff=grows)
-    told = httpx.get(f"{server.http_url}/api/v1/groups/grows").json()
-    assert (told["backoff_ms"], told["exponential_backoff"]) == ([], grows)
+    reported = httpx.get(f"{server.http_url}/api/v1/groups/grows").json()
+    assert (reported["backoff_ms"], reported["exponential_backoff"]) == ([], grows)
     subscription = definition.Subscription(group=definition.Resource(name="grows"))
     said = definition.Settings(client_type=definition.PUSH_CONSUMER, subscription=subscription)
     policy = (await client.agree_on_settings(said)).backoff_policy.exponential_backoff

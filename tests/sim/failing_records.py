@@ -74,7 +74,7 @@ class FailingRecords:
         if not self._for_ever:
             self._strikes = False
 
-    def give_back(self, core: BrokerCore) -> int:
+    def hand_over(self, core: BrokerCore) -> int:
         """An operator retries what is quarantined, once it does not fail any more; how many are left."""
         if self._for_ever:
             return 0

@@ -130,7 +130,7 @@ class Delivery:
 
 
 @dataclass(slots=True, eq=False)
-class Settling:
+class Ending:
     """A consumer's word on a message it holds.
 
     Args:
@@ -237,7 +237,7 @@ class History:
 
     sent: dict[str, Sent] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
-    settlings: list[Settling] = field(default_factory=list)
+    settlings: list[Ending] = field(default_factory=list)
     recalls: list[Recalled] = field(default_factory=list)
     renewals: list[Renewed] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from tests.sim.clients import Producer
-from tests.sim.history import Delivery, History, Sent, Settling
+from tests.sim.history import Delivery, Ending, History, Sent
 from tests.sim.stored import StoredMessage
 from tests.sim.swarm import ORDERED_GROUP, ORDERED_TOPIC
 from tests.sim.tools import Tools
@@ -152,7 +152,7 @@ def overtaken(
     history: History,
     deliveries: Mapping[Key, Sequence[Delivery]],
     dead: Mapping[Key, Sequence[StoredMessage]],
-    settled: Mapping[Key, Sequence[Settling]],
+    settled: Mapping[Key, Sequence[Ending]],
     fails: Callable[[str], bool],
     is_dead: Callable[[StoredMessage, Delivery], bool] = is_dead_before,
 ) -> list[str]:
@@ -187,7 +187,7 @@ def _was_done(
     message_id: str,
     delivery: Delivery,
     dead: Mapping[Key, Sequence[StoredMessage]],
-    settled: Mapping[Key, Sequence[Settling]],
+    settled: Mapping[Key, Sequence[Ending]],
     is_dead: Callable[[StoredMessage, Delivery], bool],
 ) -> bool:
     """Whether the group may have been done with a message when it got another one."""

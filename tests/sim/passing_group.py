@@ -160,11 +160,11 @@ class PassingGroup:
                         f"P4: {delivery.message_id} came at {delivery.got_s:.6f} to {GROUP}, which was deleted at "
                         f"{ended_s:.6f}"
                     )
-            for settling in self.history.settlings:
-                is_of_before = settling.delivery.got_s < began_s and settling.began_s > ended_s + _SLACK_S
-                if is_of_before and settling.outcome == "ok" and is_calm(began_s, settling.ended_s):
+            for ending in self.history.settlings:
+                is_of_before = ending.delivery.got_s < began_s and ending.began_s > ended_s + _SLACK_S
+                if is_of_before and ending.outcome == "ok" and is_calm(began_s, ending.ended_s):
                     broken.append(
-                        f"P7: {settling.kind} of {settling.delivery.message_id} at {settling.began_s:.6f} was taken, "
+                        f"P7: {ending.kind} of {ending.delivery.message_id} at {ending.began_s:.6f} was taken, "
                         f"though {GROUP} was deleted at {ended_s:.6f}, since it was given out"
                     )
         for began_s, answered_s, resumed_s in self._paused:
@@ -184,20 +184,20 @@ class PassingGroup:
         deliveries: defaultdict[str, list[Delivery]] = defaultdict(list)
         for delivery in self.history.deliveries:
             deliveries[delivery.message_id].append(delivery)
-        for settling in self.history.settlings:
-            if (settling.kind, settling.outcome) != ("ack", "ok"):
+        for ending in self.history.settlings:
+            if (ending.kind, ending.outcome) != ("ack", "ok"):
                 continue
-            late = [began_s for began_s, ended_s in self._tries if ended_s > settling.began_s]
-            late += [began_s for began_s, _ in self._tries if not is_calm(began_s, settling.ended_s)]
+            late = [began_s for began_s, ended_s in self._tries if ended_s > ending.began_s]
+            late += [began_s for began_s, _ in self._tries if not is_calm(began_s, ending.ended_s)]
             gone_s = min(late, default=_INF)
-            pop = settling.delivery.handle
-            for delivery in deliveries[settling.delivery.message_id]:
+            pop = ending.delivery.handle
+            for delivery in deliveries[ending.delivery.message_id]:
                 handle = delivery.handle
-                is_later = handle.delivery > pop.delivery and delivery.got_s > settling.began_s
+                is_later = handle.delivery > pop.delivery and delivery.got_s > ending.began_s
                 is_same = handle.broker == pop.broker and delivery.got_s < gone_s
-                if is_later and is_same and not self._lost(disasters, settling.began_s):
+                if is_later and is_same and not self._lost(disasters, ending.began_s):
                     broken.append(
-                        f"P3: {delivery.message_id} was acknowledged by {GROUP} at {settling.ended_s:.6f} and came at "
+                        f"P3: {delivery.message_id} was acknowledged by {GROUP} at {ending.ended_s:.6f} and came at "
                         f"{delivery.got_s:.6f}"
                     )
         return broken

@@ -177,7 +177,7 @@ class PassingTopic:
                 f"deleted at {self._deletions[-1][1]:.6f}"
             )
 
-    def violations(self, heard: Sequence[tuple[int, float]] | None = None) -> list[str]:
+    def violations(self, learned: Sequence[tuple[int, float]] | None = None) -> list[str]:
         """Messages that came back from a topic that was deleted.
 
         Args:
@@ -189,9 +189,9 @@ class PassingTopic:
         for delivery in self.history.deliveries:
             sent = self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:
-                if heard is not None:
+                if learned is not None:
                     epoch = delivery.handle.epoch
-                    known = [when for since, when in heard if when >= began_s and since <= epoch]
+                    known = [when for since, when in learned if when >= began_s and since <= epoch]
                     ended_s = min(known, default=float("inf"))
                 if sent is not None and -1 < sent.ended_s < began_s and delivery.asked_s > ended_s + _SLACK_S:
                     found.append(

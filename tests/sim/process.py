@@ -107,11 +107,11 @@ class Process:
         """Call a plain function as the process would."""
         return self.context.copy().run(function, *args)
 
-    def tell_of_death(self, waiter: asyncio.Future[Any]) -> None:
+    def report_death(self, waiter: asyncio.Future[Any]) -> None:
         """Have a future of somebody outside fail with ConnectionResetError when the process dies."""
         self._on_death[waiter] = None
 
-    def tell_no_more(self, waiter: asyncio.Future[Any]) -> None:
+    def report_no_more(self, waiter: asyncio.Future[Any]) -> None:
         """The future needs no reporting any more."""
         self._on_death.pop(waiter, None)
 

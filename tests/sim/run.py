@@ -138,7 +138,7 @@ class _Run:
         self.faults = Faults(world)
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
-        self._heard_deletion: Process | None = None
+        self._learned_deletion: Process | None = None
         """In which the broker must have learned of the topic's last deletion as it was made; one that comes later keeps
         what the controllers do not know."""
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
@@ -341,7 +341,7 @@ class _Run:
             controller._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
         )
         if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
-            self._heard_deletion = process
+            self._learned_deletion = process
         return is_deleted
 
     async def _create_group(self) -> bool:
@@ -380,7 +380,7 @@ class _Run:
         quiet = 0
         while world.loop.time() < until:
             await asyncio.sleep(0.5)
-            if world.serving and world.cluster is not None and self._failing.give_back(world.cluster.broker.core):
+            if world.serving and world.cluster is not None and self._failing.hand_over(world.cluster.broker.core):
                 quiet = 0
                 continue
             quiet = quiet + 1 if world.serving and not self._left() else 0
@@ -429,7 +429,7 @@ class _Run:
             return left
         if self._passing_group is not None and (left := self._passing_group.left(core)):
             return left
-        if self._heard_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
+        if self._learned_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
 

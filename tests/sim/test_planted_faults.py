@@ -233,7 +233,7 @@ def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
     def without_sync(self: TimerService, *arguments: Any) -> None:
         begin(self, *arguments)
         self._sync = no_sync
-        self._confirm_later = lambda: None
+        self._commit_later = lambda: None
 
     patch.setattr(TimerService, "__init__", without_sync)
 
@@ -332,7 +332,7 @@ def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedPops, "_find_lines", find_all)
 
 
-def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+def what_is_open_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Some of what a pop has read and may not deliver is passed over."""
     hold = OrderedPops._block
 
@@ -345,7 +345,7 @@ def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedPops, "_block", hold_and_forget)
 
 
-def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:
+def resets_leave_what_is_delivered(patch: pytest.MonkeyPatch) -> None:
     """A reset does not take back what consumers hold."""
     begin = OffsetReset.begin
 
@@ -396,7 +396,7 @@ def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(redelivery, "_level_of", lambda delivery, stored: 0)
 
 
-def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
+def lite_topics_deliver_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
     """A lite topic of which a message is delivered is read on."""
     patch.setattr(MessageGroupQueues, "has", lambda self, group, topic: False)
 
@@ -505,7 +505,7 @@ CAUGHT_BY: dict[Plant, int] = {
         (filtered_arrivals_wake_nobody, {"L1"}, (FILTERING,)),
         (the_order_is_swapped, {"P6"}, (ORDERED,)),
         (lines_hold_nothing_back, {"P6"}, (ORDERED,)),
-        (what_is_held_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
+        (what_is_open_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
         (the_lowest_come_first, {"P8"}, (PRIORITIES,)),
         (nothing_is_overdue, {"P8"}, (PRIORITIES,)),
         (it_is_always_the_turn_of_what_is_overdue, {"P8"}, (PRIORITIES,)),
@@ -518,14 +518,14 @@ CAUGHT_BY: dict[Plant, int] = {
         (pauses_stop_nobody, {"P4"}, (passing_group.NAME,)),
         (half_messages_outlive_their_topic, {"P4"}, ()),
         (second_tries_hide_nothing, {"P2"}, (ORDERED, TRIES)),
-        (lite_topics_give_out_more_than_one_message, {"P6"}, (lite.NAME,)),
+        (lite_topics_deliver_more_than_one_message, {"P6"}, (lite.NAME,)),
         (acknowledged_lite_topics_wake_nobody, {"L2"}, (lite.NAME,)),
         (lite_topics_end_at_once, {"S1"}, (lite.NAME,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),
         (timers_fire_a_second_early, {"T1"}, ()),
-        (resets_leave_what_is_given_out, {"P1", "P2", "P7"}, (steering.NAME,)),
+        (resets_leave_what_is_delivered, {"P1", "P2", "P7"}, (steering.NAME,)),
         (resets_are_not_written_down, {"P1", "P2", "P3", "P7"}, (steering.NAME, "kill")),
         (redriven_dead_letters_stay_listed, {"P1"}, (steering.NAME, "kill")),
         (the_timer_is_saved_before_what_fired, {"T2", "T3"}, ("power",)),

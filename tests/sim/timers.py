@@ -262,8 +262,8 @@ class Timers:
             verdict.broke("T2", f"{what} was delivered {len(timer.fired)} times: {_places(timer.fired)}")
         if timer.recalled and timer.fired:
             verdict.broke("T4", f"{what} was taken back and is delivered: {_places(timer.fired)}")
-        is_set_aside = ("", what) in self._history.set_aside
-        if not timer.fired and not timer.recalled and not is_set_aside and due_ms <= now_ms and self._is_alive(timer):
+        is_quarantined = ("", what) in self._history.set_aside
+        if not timer.fired and not timer.recalled and not is_quarantined and due_ms <= now_ms and self._is_alive(timer):
             verdict.broke("T3", f"{what} was due at {due_ms}, it is {now_ms}, and it was not delivered")
 
     def _judge_lateness(self, timer: _Timer, fired_s: float) -> None:

@@ -22,8 +22,8 @@ WIDE: ViewportSize = {"width": 1280, "height": 900}
 
 def states(tab: Watched) -> list[str]:
     """The processes of the overview, each with its state."""
-    told: list[str] = tab.page.evaluate(STATES)
-    return told
+    reported: list[str] = tab.page.evaluate(STATES)
+    return reported
 
 
 def controller(cluster: ClusterCommand, url: str) -> int:

@@ -74,8 +74,8 @@ VERSIONS = {
 @pytest.mark.parametrize("name", VERSIONS)
 def test_all_places_say_the_same_version(name: str) -> None:
     matches = re.finditer(VERSIONS[name], (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
-    told = {group for match in matches for group in match.groups() if group}
-    assert {version.rstrip(",.") for version in told} == {project(ROOT)["project"]["version"]}
+    reported = {group for match in matches for group in match.groups() if group}
+    assert {version.rstrip(",.") for version in reported} == {project(ROOT)["project"]["version"]}
 
 
 def test_this_version_is_written_down() -> None:

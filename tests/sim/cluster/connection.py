@@ -277,7 +277,7 @@ class ServerEnd:
         if rooms is None:
             work = self._answer(number, call, method, handler, data)
         else:
-            stream = ServerStream(method, lambda part: self._tell(number, path, part), rooms[0])
+            stream = ServerStream(method, lambda part: self._report(number, path, part), rooms[0])
             stream.room = rooms[1]
             self._streams[number] = stream
             work = self._serve(number, call, handler, stream)
@@ -312,7 +312,7 @@ class ServerEnd:
         stream.room.close()
         self.connection.to_client.send(number, self.connection.client.ended, number, failure)
 
-    def _tell(self, number: int, path: str, part: bytes) -> None:
+    def _report(self, number: int, path: str, part: bytes) -> None:
         connection = self.connection
         for what, later_s in self._listener.tamper(path, part):
             connection.to_client.send(number, connection.client.received, number, what, later_s=later_s)

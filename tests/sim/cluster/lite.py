@@ -41,7 +41,7 @@ _ROOM = 1_000
 _TIMEOUT_S = 5.0
 _SYNC_EVERY_S = 30.0
 _INVISIBLE_S = 2.0
-_SETTLE_S = 6.0
+_END_S = 6.0
 """So long after faults and a restart all is as it was."""
 _CALM_MESSAGES = 6
 _TOPIC = d.Resource(name=TOPIC)
@@ -153,7 +153,7 @@ class LiteReaders:
         while self._unsynced:
             await asyncio.sleep(0.1)
         for _ in range(2):
-            await asyncio.sleep(_SETTLE_S)
+            await asyncio.sleep(_END_S)
             for _ in range(_CALM_MESSAGES):
                 await asyncio.sleep(self._chance.expovariate(2.0))
                 await self._send_one(in_calm=True)

@@ -74,7 +74,7 @@ class Machine(Generic[Kind]):
         chance = self._random_of(f"{self.name} {self.lives}")
         self._trace.add(self.name, "boot", self.lives)
         started: asyncio.Future[None] = loop.create_future()
-        process.tell_of_death(started)
+        process.report_death(started)
 
         async def live() -> None:
             try:
@@ -95,7 +95,7 @@ class Machine(Generic[Kind]):
             await started
         except ConnectionResetError:
             return False
-        process.tell_no_more(started)
+        process.report_no_more(started)
         return True
 
     async def stop(self) -> None:
@@ -107,7 +107,7 @@ class Machine(Generic[Kind]):
         self.serving = False
         self.is_stopping = True
         stopped: asyncio.Future[None] = self.network.loop.create_future()
-        process.tell_of_death(stopped)
+        process.report_death(stopped)
 
         async def stopping() -> None:
             await program.stop()
@@ -122,7 +122,7 @@ class Machine(Generic[Kind]):
             return
         except TimeoutError:
             self._report(f"{self.name} did not stop within {_STOP_S} s")
-        process.tell_no_more(stopped)
+        process.report_no_more(stopped)
         if self.process is process:
             self.kill()
 

@@ -430,12 +430,14 @@ class _Run:
         if self._lite is not None:
             return  # several readers may be notified of one message of a lite topic that they share
         more = (Subscription(transactions.GROUP, transactions.TOPIC), Subscription(recalls.GROUP, recalls.TOPIC))
-        told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more))
+        reported = sum(
+            self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more)
+        )
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
         often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
-        if self.vain_wakes > often * swarm.proxies * told:
+        if self.vain_wakes > often * swarm.proxies * reported:
             verdict.broke(
-                "L1", f"{self.vain_wakes} of {self.wakes} wakes found no message, and only {told} messages came"
+                "L1", f"{self.vain_wakes} of {self.wakes} wakes found no message, and only {reported} messages came"
             )
 
 

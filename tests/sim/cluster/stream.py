@@ -82,7 +82,7 @@ class Room:
             await asyncio.shield(self._changed)
         self._unread += 1
 
-    def give_back(self) -> None:
+    def hand_over(self) -> None:
         """One was read."""
         self._unread -= 1
         self._wake()
@@ -120,7 +120,7 @@ class ServerStream(Generic[Request, Response]):
         data = await self.inbox.get()
         if data is None:
             return None
-        self._room_for_requests.give_back()
+        self._room_for_requests.hand_over()
         return self._method.request.decode(data)
 
     async def send(self, messages: Sequence[Response]) -> None:
@@ -159,7 +159,7 @@ class ClientStream(Generic[Response, Request]):
         if data is None:
             return None
         if self.room_for_answers is not None:
-            self.room_for_answers.give_back()
+            self.room_for_answers.hand_over()
         return self.method.response.decode(data)
 
     async def send(self, messages: Sequence[Request]) -> None:

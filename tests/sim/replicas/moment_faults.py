@@ -88,12 +88,12 @@ class MomentFaults:
 
     async def _keep_down(self, numbers: tuple[int, ...], seconds: float) -> None:
         """Have nobody start these again for some time."""
-        held = set(numbers) - self._atlas.held_down
-        self._atlas.held_down |= held
+        held = set(numbers) - self._atlas.kept_down
+        self._atlas.kept_down |= held
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._atlas.held_down -= held
+            self._atlas.kept_down -= held
 
     # All at once, and the master does not come back
 

@@ -172,7 +172,7 @@ class _Run:
         for replica, offset_ms in zip(world.replicas.values(), swarm.clock_offsets_ms(), strict=True):
             replica.clock.offset_ms = offset_ms
         self.faults = Faults(world, swarm)
-        self._end: dict[int, _Held] = {}
+        self._end: dict[int, _Open] = {}
         self._end_seen = 0
         self._topic_ids: dict[str, int] = {}
         self._master = -1
@@ -370,16 +370,16 @@ class _Run:
             await asyncio.sleep(0.5)
             if self._timer_behind_ms() < behind_ms - 1000:  # its clock was slow, and it has an hour of turns to make
                 progress, behind_ms = loop.time(), self._timer_behind_ms()
-            quiet = 0 if self._left() or self._given_back() else quiet + 1
+            quiet = 0 if self._left() or self._released() else quiet + 1
             if quiet == _QUIET_LOOKS:
                 self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
                 return
         self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
 
-    def _given_back(self) -> int:
+    def _released(self) -> int:
         """An operator asks the master to go on with what is quarantined; how much of it still is."""
         master = self.world.master
-        return self._failing.give_back(master.program.app.core) if master and master.program and master.serving else 0
+        return self._failing.hand_over(master.program.app.core) if master and master.program and master.serving else 0
 
     def _timer_behind_ms(self) -> int:
         master = self.world.master
@@ -390,7 +390,7 @@ class _Run:
     async def _probe(self) -> None:
         probes = Probes(self.world, self.swarm, self.history, self.verdict)
         await probes.wake(self._producers[0], self._consumers)
-        await probes.tell_the_age()
+        await probes.report_the_age()
         await self._finish_work()
 
     def _left(self) -> str:
@@ -475,7 +475,7 @@ class _Run:
             self._listed = steering.listed_in(master.program.app.core)
         for number, machine in world.replicas.items():
             if machine.program is not None:
-                self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
+                self._end[number] = _Open(machine.program.app.core, machine.clock.wall_ms())
         if self.swarm.is_safe:
             self.history.disasters = [each for each in self.history.disasters if world.watch.was_felt(each)]
         else:
@@ -554,7 +554,7 @@ class _Run:
                 "S4", f"replica {number} holds {len(other)} records, the master {len(one)}; different: {different}"
             )
 
-    def _check_derived(self, verdict: Verdict, delayed: Timers, number: int, held: "_Held") -> None:
+    def _check_derived(self, verdict: Verdict, delayed: Timers, number: int, held: "_Open") -> None:
         """S6: what each replica has folded is what follows from its log."""
         world, broker = self.world, self.swarm.options.broker
         machine = world.replicas[number]
@@ -576,7 +576,7 @@ class _Run:
             delayed.compare(f"{what} of replica {number}", timers.state_of(core), held.wall_ms)
 
 
-class _Held:
+class _Open:
     """What a replica holds in the end.
 
     Args:

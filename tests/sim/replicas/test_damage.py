@@ -16,7 +16,7 @@ from tests.sim.trace import Trace
 
 _POLL_S = 0.001
 _READS_MAX = 20_000
-_HEARD_S = 1.0
+_LEARNED_S = 1.0
 """By then all have learned of what is stored."""
 _CUT_S = 1.0
 
@@ -64,7 +64,7 @@ def test_a_group_is_not_whole_while_it_is_under_way_that_its_set_shrinks(begin: 
         for machine in world.machines():
             loop.create_task(machine.boot())
         await look_until(atlas.is_whole)
-        await asyncio.sleep(_HEARD_S)
+        await asyncio.sleep(_LEARNED_S)
         begin(world)
         assert atlas.is_whole()
         assert not await look_until(lambda: world.group is not None and len(world.group["sync_state_set"]) == 1)

@@ -180,8 +180,8 @@ class Watch:
         the log of an epoch that it has not learned of.
         """
         files = app.files
-        unheard = [position for epoch, position in self._appends if epoch > files.epochs.latest]
-        return min([files.end_position, *unheard])
+        unknown = [position for epoch, position in self._appends if epoch > files.epochs.latest]
+        return min([files.end_position, *unknown])
 
     def was_felt(self, disaster: Disaster) -> bool:
         """Whether the replica that a disaster struck was the next one to lead: what it lost all others had, and one of

@@ -197,7 +197,7 @@ class GroupWorld:
         group = self.group
         return [each for number, each in self.replicas.items() if each.serving and group and number != group["master"]]
 
-    def heard(self, number: int) -> BrokerGroup | None:
+    def learned(self, number: int) -> BrokerGroup | None:
         """What a replica has learned of its group."""
         program = self.replicas[number].program
         return None if program is None else program.app.role.group

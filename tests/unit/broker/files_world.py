@@ -78,7 +78,7 @@ class Store:
         """Begin something, and cancel it while it waits for the device."""
         self.disk.hold_syncs()
         task = asyncio.create_task(work)
-        await self.disk.until_held()
+        await self.disk.until_stored()
         task.cancel()
         self.disk.release_syncs()
         await asyncio.gather(task, return_exceptions=True)

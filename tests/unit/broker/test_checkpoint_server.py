@@ -90,12 +90,12 @@ async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_r
         given = [await fetch(master, 1)]
         await store(slave, given[0])
         await set_offset("t", 3)
-        told = {}
+        reported = {}
         while given[-1].rest_from:
             given.append(await fetch(master, 1, given[-1].rest_from))
             await store(slave, given[-1])
-            told.update({each.topic: list(each.committed) for each in given[-1].offsets})
-        assert told["t"] == [3]
+            reported.update({each.topic: list(each.committed) for each in given[-1].offsets})
+        assert reported["t"] == [3]
         assert {each.scanned_position for each in given} == {given[0].scanned_position}
         assert given[0].scanned_position < given[-1].high_watermark
         await set_offset("t", 0)
@@ -147,12 +147,12 @@ def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
             await until(lambda: bool(slave.alive.core.timer.state.recalled))
             slaves = slave.alive.core.timer.state
 
-            async def is_settled() -> bool:
+            async def is_ended() -> bool:
                 checkpoint = await fetch(master, 1)
                 await store(slave, checkpoint)
                 return checkpoint.timer.last_read_time_ms > due_ms
 
-            while not await is_settled():
+            while not await is_ended():
                 await world.put(b"b", topic="later", due_ms=world.clock.wall_ms() + 20)
                 await asyncio.sleep(0.02)
             await until(lambda: not slaves.recalled and slaves.commit_read_time_ms > due_ms)

@@ -271,7 +271,7 @@ async def test_a_sync_covers_what_was_there_when_it_began() -> None:
     covered = world.log.end_position
     world.disk.hold_syncs()
     syncing = asyncio.create_task(world.log.sync())
-    await world.disk.until_held()
+    await world.disk.until_stored()
     world.append(b"second")
     world.disk.release_syncs()
     await syncing
@@ -284,7 +284,7 @@ async def given_up(world: World, work: Coroutine[Any, Any, None]) -> None:
     """Begin something, and cancel it while it waits for the device."""
     world.disk.hold_syncs()
     task = asyncio.create_task(work)
-    await world.disk.until_held()
+    await world.disk.until_stored()
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0)
@@ -340,7 +340,7 @@ async def test_a_segment_stays_while_it_is_being_synced() -> None:
     world = await with_three_segments()
     world.disk.hold_syncs()
     mending = asyncio.create_task(world.log.mend(0, world.log.read(0, SIZE)))
-    await world.disk.until_held()
+    await world.disk.until_stored()
     assert world.log.remove_before(world.log.end_position) == 0
     world.disk.release_syncs()
     await mending

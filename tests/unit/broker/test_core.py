@@ -146,7 +146,7 @@ def test_a_redelivery_whose_second_half_was_lost_happened_all_the_same() -> None
     world.flush()
     end = world.core.store.log.end_position
     world.core.acks.redeliver([(second, 0)], attempted=True)
-    torn = world.core.store._unconfirmed[0][0]
+    torn = world.core.store._uncommitted[0][0]
     path = max(path for path in world.disk.files() if path.suffix == ".log")
     assert int(path.stem) <= end < torn
     world.disk.crash("process")

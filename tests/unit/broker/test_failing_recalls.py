@@ -84,7 +84,7 @@ def test_a_slave_goes_on_behind_a_recall_that_fails_there_too(monkeypatch: pytes
         for time_ms in times_ms:
             pair.pass_to(time_ms)
             pair.save_master()
-            pair.tell_progress()
+            pair.report_progress()
             pair.follow()
             pair.slave.save_timer()
 

@@ -334,7 +334,7 @@ async def test_what_was_synced_for_one_who_has_gone_is_readable(each: Flushing) 
     each.put()
     each.disk.hold_syncs()
     waiting = asyncio.create_task(each.flusher.sync())
-    await each.disk.until_held()
+    await each.disk.until_stored()
     waiting.cancel()
     each.disk.release_syncs()
     with pytest.raises(asyncio.CancelledError):

@@ -31,7 +31,7 @@ async def listed(broker: Broker, *, groups: bool = False, after: str = "", limit
     return await broker.channel.call(methods.NAME_LIST, request)
 
 
-async def hear(broker: Broker, update: ClusterUpdate) -> None:
+async def learn(broker: Broker, update: ClusterUpdate) -> None:
     """The controller tells it, and it stands in the log."""
     await broker.controller.updates.put(update)
     names = broker.app.core.topic_registry
@@ -51,8 +51,8 @@ SLOW = Group(name="slow", max_attempts=9, fifo=True, backoff_ms=[5, 7], paused_m
 
 async def test_ids_settings_and_queues_are_reported_page_by_page() -> None:
     async with running() as broker:
-        await hear(broker, ClusterUpdate(version=2, topics=[FIFO]))
-        await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
+        await learn(broker, ClusterUpdate(version=2, topics=[FIFO]))
+        await learn(broker, ClusterUpdate(version=3, groups=[SLOW]))
         await broker.put(b"1", queue_id=1)
         first = await listed(broker, limit=1)
         assert first.next == "a"
@@ -82,7 +82,7 @@ async def test_a_change_of_settings_is_written_down_and_outlives_a_restart() -> 
     async with running(disk, clock=clock) as broker:
         broker.controller.snapshot.topics[0].queues = 2
         await change(broker, topics=[Topic(name="t", queues=5, type=TopicType.MIXED, id=1)])
-        await hear(broker, ClusterUpdate(version=3, groups=[Group(name="g", max_attempts=4, id=1)]))
+        await learn(broker, ClusterUpdate(version=3, groups=[Group(name="g", max_attempts=4, id=1)]))
         assert Topic.FromString((await listed(broker)).names[0].settings).queues == 5
     async with running(disk, clock=clock) as broker:  # its controller tells the older settings, which count again
         async with asyncio.timeout(5):
@@ -98,12 +98,12 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
     """Ids of the state that was lost are told as former ones, of groups, too, and what was learned of it (S1)."""
     disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
     async with running(disk, clock=clock) as broker:
-        await hear(broker, ClusterUpdate(version=2, topics=[FIFO]))
+        await learn(broker, ClusterUpdate(version=2, topics=[FIFO]))
         await broker.put(b"1", b"2".decode())
         await broker.put(b"2")
         (first,) = await broker.pop(1)
         assert await broker.ack(first) == [Code.OK]
-        await hear(broker, whole(ANEW))
+        await learn(broker, whole(ANEW))
         for groups, names in ((False, {"a": [2], "t": [1]}), (True, {"g": [1]})):
             found = await listed(broker, groups=groups)
             assert {each.name: list(each.ids) for each in found.names} == names
@@ -114,7 +114,7 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
     async with running(disk, clock=clock) as broker:
         broker.controller.updates = controller.updates
         back = whole(BACK, Topic(name="t", queues=2, id=1), FIFO, groups=(Group(name="g", max_attempts=2, id=1),))
-        await hear(broker, back)
+        await learn(broker, back)
         assert dict(broker.app.core.topic_registry.topic_ids) == {"a": 2, "t": 1}
         assert dict(broker.app.core.topic_registry.group_ids) == {"g": 1}
         assert len(await broker.pop()) == 1
@@ -125,10 +125,10 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
 async def test_settings_of_before_are_notified_of_what_was_made_again_since() -> None:
     disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
     async with running(disk, clock=clock) as broker:
-        await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
-        await hear(broker, whole(ANEW))
+        await learn(broker, ClusterUpdate(version=3, groups=[SLOW]))
+        await learn(broker, whole(ANEW))
         made = Group(name="slow", max_attempts=16, id=ANEW + 1)
-        await hear(broker, ClusterUpdate(version=ANEW + 1, groups=[made]))
+        await learn(broker, ClusterUpdate(version=ANEW + 1, groups=[made]))
         broker.controller.snapshot = whole(ANEW + 1, groups=(made,))
         controller = broker.controller
     for again in (False, True):

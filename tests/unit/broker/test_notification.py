@@ -40,9 +40,9 @@ class Proxy:
         self.interests.add(Interest(identity, self.subscriber, topic, group, wanted))
 
     def take(self) -> dict[int, int]:
-        told, refused = self.subscriber.take()
+        reported, refused = self.subscriber.take()
         assert not refused
-        return dict(told)
+        return dict(reported)
 
 
 def test_as_many_are_reported_as_have_arrived_and_it_is_woken_once() -> None:

@@ -45,7 +45,7 @@ async def change(broker: Broker, **what: object) -> None:
         await asyncio.sleep(0)
 
 
-TOLD = (1, "t", "g")
+REPORTED = (1, "t", "g")
 
 
 async def test_what_is_one_interest_too_many_is_refused_alone() -> None:
@@ -75,7 +75,7 @@ async def test_a_bad_filter_is_refused_alone() -> None:
 
 
 async def test_a_message_that_is_released_or_comes_due_is_notified_of() -> None:
-    async with running() as broker, registered(broker, TOLD) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0}
         for attempted in (False, True):
             await broker.put(b"1")
@@ -103,23 +103,23 @@ async def test_a_message_that_is_released_or_comes_due_is_notified_of() -> None:
 
 
 async def test_an_offset_that_is_set_back_is_notified_of() -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "t", "h"), (3, "u", "g")) as stream:
+    async with running() as broker, registered(broker, REPORTED, (2, "t", "h"), (3, "u", "g")) as stream:
         async with asyncio.timeout(5):
             assert await events(stream) == {1: 0, 2: 0, 3: 0}
             for number in range(10):
                 await broker.put(b"%d" % number)
                 assert await events(stream) == {1: 1, 2: 1}
-            for offset, told in ((10, 0), (4, 6), (4, 6), (10, 0)):
+            for offset, reported in ((10, 0), (4, 6), (4, 6), (10, 0)):
                 request = pb.UpdateOffsetRequest(group="g", topic="t", queue_id=0, offset=offset)
                 await broker.channel.call(methods.UPDATE_OFFSET, request)
-                if told:
-                    assert await events(stream) == {1: told}
+                if reported:
+                    assert await events(stream) == {1: reported}
                 else:
                     await silence(stream)
 
 
 async def test_records_that_are_mended_are_notified_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED, (2, "u", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         await broker.put(b"a body to be found")
         assert await events(stream) == {1: 1}
@@ -147,7 +147,7 @@ async def test_records_that_are_mended_are_notified_of(monkeypatch: pytest.Monke
 async def test_what_was_mended_while_the_device_refused_a_read_is_notified_of_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED, (2, "u", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         await broker.put(b"a body to be found")
         assert await events(stream) == {1: 1}
@@ -187,7 +187,7 @@ async def test_what_a_bounded_look_did_not_reach_is_reported_with_its_answer() -
 
 
 async def test_a_group_that_is_made_again_is_notified_of_what_it_begins_with() -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "t", "h")) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED, (2, "t", "h")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         for number in range(3):
             await broker.put(b"%d" % number)
@@ -205,7 +205,7 @@ async def test_a_group_that_is_made_again_is_notified_of_what_it_begins_with() -
 
 
 async def test_a_topic_that_is_made_again_is_notified_of_when_something_comes() -> None:
-    async with running() as broker, registered(broker, TOLD) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0}
         await broker.put(b"1")
         assert await events(stream) == {1: 1}
@@ -218,7 +218,7 @@ async def test_a_topic_that_is_made_again_is_notified_of_when_something_comes() 
 
 
 async def test_messages_of_queues_that_were_not_known_to_be_there_are_notified_of() -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "new", "g")) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED, (2, "new", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         await broker.put(b"1", queue_id=3)  # a proxy has learned of four queues already
         assert await events(stream) == {1: 1}

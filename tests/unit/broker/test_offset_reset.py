@@ -155,7 +155,7 @@ def test_nothing_changes_on_a_full_disk() -> None:
 
 
 @pytest.fixture
-def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
+def much_delivered(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world in which 70 deliveries are many: 40 go at once, and 20 by a step."""
     for module in (offset_reset, cluster_changes):
         monkeypatch.setattr(module, "_AT_ONCE_MAX", 40)
@@ -163,13 +163,13 @@ def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
     return world_with(70)
 
 
-def given_out(world: World) -> list[str]:
+def delivered(world: World) -> list[str]:
     return [handle for _ in range(70) for handle in handles(world.pop("g", "t", 1))]
 
 
-def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_once(much_given_out: World) -> None:
-    world = much_given_out
-    shown = given_out(world)
+def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_once(much_delivered: World) -> None:
+    world = much_delivered
+    shown = delivered(world)
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 60})
     core.offset_reset.begin(plan)
@@ -195,9 +195,9 @@ def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World, crashes: bool) -> None:
-    world = much_given_out
-    shown = given_out(world)
+def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_delivered: World, crashes: bool) -> None:
+    world = much_delivered
+    shown = delivered(world)
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 70})
     core.offset_reset.begin(plan)
@@ -216,9 +216,9 @@ def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_group_goes_some_at_a_time_with_what_is_delivered_to_it(much_given_out: World, crashes: bool) -> None:
-    world = much_given_out
-    given_out(world)
+def test_a_group_goes_some_at_a_time_with_what_is_delivered_to_it(much_delivered: World, crashes: bool) -> None:
+    world = much_delivered
+    delivered(world)
     world.delete_group("g")
     assert len(world.core.state.table) == 50
     with pytest.raises(StatusError, match=r"are being (revoked|dropped)"):

@@ -17,7 +17,7 @@ from tests.unit.broker.world import World
 LINES = ("a", "b", "c", "")
 QUEUES = 2
 ATTEMPTS_MAX = 3
-HELD_MAX = 24
+BLOCKED_MAX = 24
 
 
 @dataclass
@@ -44,7 +44,7 @@ class OrderedMachine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         options = BrokerOptions(
             log=LogOptions(segment_bytes=65_536, index_entries_max=16, queue_entries_in_memory=4),
-            pop=PopOptions(buffer_deliveries_max=5, rewrite_after_records=16, held_messages_max=HELD_MAX),
+            pop=PopOptions(buffer_deliveries_max=5, rewrite_after_records=16, held_messages_max=BLOCKED_MAX),
         )
         self.world = World(seed, options)
         self.world.add_topic("t", QUEUES)
@@ -106,7 +106,7 @@ class OrderedMachine(RuleBasedStateMachine):
                 break
         left = self.heads()
         held = self.world.core.state.table.message_group_queues.blocked.total
-        assert not left or held * 2 >= HELD_MAX - 2, f"{sorted(left)} do not come, and only {held} are held (L1)"
+        assert not left or held * 2 >= BLOCKED_MAX - 2, f"{sorted(left)} do not come, and only {held} are held (L1)"
         if not self.world.core.state.table.message_group_queues.paused:
             assert not left
             assert self.world.core.pops.waiting("g", "t", None) == 0
@@ -190,10 +190,10 @@ class OrderedMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         table = self.world.core.state.table
-        given_out = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
-        assert table.open_messages == given_out
+        delivered = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
+        assert table.open_messages == delivered
         held = sum(each.open_bits.bit_count() for each in table if each.is_blocked)
-        assert table.message_group_queues.blocked.total == held <= HELD_MAX
+        assert table.message_group_queues.blocked.total == held <= BLOCKED_MAX
         assert len(self.world.held("%DLQ%g")) == self.dead
         assert table.message_group_queues.ready("g", "t") <= held
 

@@ -364,8 +364,8 @@ def test_that_many_receives_of_one_delivery_are_distinguished_and_no_more() -> N
 
 def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_blocked() -> None:
     world = ordered_world()
-    told: list[int] = []
-    subscriber = Subscriber(lambda: told.append(1))
+    reported: list[int] = []
+    subscriber = Subscriber(lambda: reported.append(1))
     interest = Interest(7, subscriber, "t", "g", None)
     world.core.interests.add(interest)
     put(world, "a1", "a2")
@@ -496,8 +496,8 @@ def test_lists_of_what_is_delivered_do_not_show_what_is_blocked() -> None:
     messages, rest = InFlight(core.state.table, core.acks.messages, core.store).step("t", "g", InFlightPlace(), 10)
     assert [(each.message_id, each.attempt, each.message_group) for each in messages] == [(b"a1".hex(), 2, "a")]
     assert rest is None
-    (given_out,) = messages
-    assert core.pops.ordered.message_group_queues.behind(given_out.delivery, given_out.number) == 2
+    (delivered,) = messages
+    assert core.pops.ordered.message_group_queues.behind(delivered.delivery, delivered.number) == 2
     assert core.lag.ready()["g", "t"] == 2
 
 

@@ -373,7 +373,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK, is_cut_off=st.booleans())
     @precondition(lambda self: self.pairs("invisible"))
-    def reset_what_is_given_out(self, pick: int, is_cut_off: bool) -> None:
+    def reset_what_is_delivered(self, pick: int, is_cut_off: bool) -> None:
         pairs = self.pairs("invisible")
         self.reset(*pairs[pick % len(pairs)], pick, is_cut_off)
 

@@ -178,7 +178,7 @@ async def test_one_that_was_cut_off_is_made_once_more() -> None:
         damage(disk, positions[2], HEADER_BYTES + 30)
         disk.hold_syncs()
         task = asyncio.create_task(skip(disk, positions[2]))
-        await disk.until_held()
+        await disk.until_stored()
         for _ in range(random.Random(seed).randrange(30)):
             await asyncio.sleep(0)
         disk.release_syncs()

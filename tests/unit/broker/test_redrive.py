@@ -12,10 +12,10 @@ ALL = 1 << 40
 
 
 def redrive(world: World, group: str = "g", limit: int = 10) -> tuple[int, int]:
-    given_back, kept, moved = world.core.dead_letters.redrive(group, limit, ALL, 1 << 20)
+    returned, kept, moved = world.core.dead_letters.redrive(group, limit, ALL, 1 << 20)
     world.flush()
     assert moved == 0
-    return given_back, kept
+    return returned, kept
 
 
 def letters(world: World, group: str = "g") -> int:

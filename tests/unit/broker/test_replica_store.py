@@ -67,7 +67,7 @@ async def test_a_cut_waits_for_a_sync_that_is_under_way() -> None:
     files.append_raw(positions[5], data[positions[5] : positions[20]])
     store.disk.hold_syncs()
     syncing = asyncio.create_task(files.sync())
-    await store.disk.until_held()
+    await store.disk.until_stored()
     cutting = asyncio.create_task(files.cut(positions[10]))
     for _ in range(5):
         await asyncio.sleep(0)

@@ -168,9 +168,9 @@ async def test_a_master_that_was_deposed_and_has_not_learned_of_it_cannot_say_th
         due_ms = world.clock.wall_ms() + 60_000
         handle = (await world.put(b"later", topic="later", due_ms=due_ms)).references[0]
         request = pb.RecallRequest(topic="later", recall_handle=handle)
-        with pytest.raises(StatusError, match="leads no more") as told:
+        with pytest.raises(StatusError, match="leads no more") as reported:
             await deposed.channel.call(methods.RECALL, request)
-        assert told.value.code == Code.HA_NOT_AVAILABLE
+        assert reported.value.code == Code.HA_NOT_AVAILABLE
         await world.channel.call(methods.RECALL, request)
 
 

@@ -156,7 +156,7 @@ async def test_queues_that_are_made_again_are_not_trusted_before_a_checkpoint_sa
         broker = Broker(disk, options, clock)
         disk.fail_syncs(1, of=lambda path: path.parent.name == "queueindex")
         await broker.app.start()
-        broker.hear()
+        broker.learn()
         assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await broker.app.stop()

@@ -71,9 +71,9 @@ def test_a_pop_delivers_what_passes_and_passes_over_the_rest() -> None:
     world.revive()
     world.flush()
     assert bodies(popped(world, "n = 100")) == [b"4", b"5", b"6"], "what comes again is not asked"
-    told = metrics(world)
-    assert 'popwheel_sql_filter_messages_total{outcome="passed"} 3.0' in told
-    assert 'popwheel_sql_filter_messages_total{outcome="not_comparable"} 1.0' in told
+    reported = metrics(world)
+    assert 'popwheel_sql_filter_messages_total{outcome="passed"} 3.0' in reported
+    assert 'popwheel_sql_filter_messages_total{outcome="not_comparable"} 1.0' in reported
 
 
 def test_progress_past_what_is_kept_back_outlives_a_restart() -> None:

@@ -15,7 +15,7 @@ T3 = ClusterUpdate(version=3, topics=[Topic(name="t", queues=2, id=3)])
 G5 = ClusterUpdate(version=5, groups=[Group(name="g", max_attempts=3, id=5)])
 
 
-async def hear(member: Member, *updates: ClusterUpdate) -> None:
+async def learn(member: Member, *updates: ClusterUpdate) -> None:
     """One replica learns of the cluster, and a master has settled it."""
     for update in updates:
         member.alive.view.apply(update)
@@ -37,11 +37,11 @@ async def test_a_topic_that_was_made_anew_keeps_its_messages_at_a_master_that_ha
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
-        await hear(w.members[0], ClusterUpdate(version=2, deleted_topics=["t"]), T3)
+        await learn(w.members[0], ClusterUpdate(version=2, deleted_topics=["t"]), T3)
         await w.put(b"1", b"2")
         await fail_over(w)
         assert sorted(await w.pop(1)) == [b"1"]
-        await hear(w.members[1], T3)
+        await learn(w.members[1], T3)
         assert sorted(await w.pop(1)) == [b"2"]
 
 
@@ -49,11 +49,11 @@ async def test_the_deletion_before_a_topic_was_made_anew_is_learned_late() -> No
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
-        await hear(w.members[0], ClusterUpdate(version=2, deleted_topics=["t"]), T3)
+        await learn(w.members[0], ClusterUpdate(version=2, deleted_topics=["t"]), T3)
         await w.put(b"1")
         await fail_over(w)
-        await hear(w.members[1], ClusterUpdate(version=2, deleted_topics=["t"]))
-        await hear(w.members[1], T3)
+        await learn(w.members[1], ClusterUpdate(version=2, deleted_topics=["t"]))
+        await learn(w.members[1], T3)
         assert sorted(await w.pop()) == [b"1"]
 
 
@@ -61,13 +61,13 @@ async def test_a_group_that_was_made_anew_keeps_its_progress_at_a_master_that_ha
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
-        await hear(w.members[0], ClusterUpdate(version=4, deleted_groups=["g"]), G5)
+        await learn(w.members[0], ClusterUpdate(version=4, deleted_groups=["g"]), G5)
         await w.put(b"1", b"2")
         await w.ack(*(await w.pop(1)).values())
         await fail_over(w)
         assert sorted(await w.pop()) == [b"2"]
-        await hear(w.members[1], ClusterUpdate(version=4, deleted_groups=["g"]))
-        await hear(w.members[1], G5)
+        await learn(w.members[1], ClusterUpdate(version=4, deleted_groups=["g"]))
+        await learn(w.members[1], G5)
         assert sorted(await w.pop()) == []
 
 
@@ -76,12 +76,12 @@ async def test_what_was_given_to_a_group_comes_again_though_the_new_master_has_n
         new = ClusterUpdate(version=2, groups=[Group(name="new", max_attempts=1, id=2)])
         await w.lead(0)
         await w.in_sync(0, 1)
-        await hear(w.members[0], new)
+        await learn(w.members[0], new)
         await w.put(b"1", b"2")
         assert len(await pop_as(w, "new", 100)) == 2
         await fail_over(w)
         await until(lambda: w.members[1].alive.core.state.table.open_messages == 0)
-        await hear(w.members[1], new)
+        await learn(w.members[1], new)
         assert len(await pop_as(w, "new", 60_000)) == 2
 
 
@@ -89,7 +89,7 @@ async def test_a_master_whose_view_is_behind_its_log_asks_for_the_whole_state() 
     async with group_of() as w:
         await w.lead(0)
         await w.in_sync(0, 1)
-        await hear(w.members[0], ClusterUpdate(version=2, deleted_topics=["t"]), T3)
+        await learn(w.members[0], ClusterUpdate(version=2, deleted_topics=["t"]), T3)
         await w.put(b"1")
         w.snapshot.version = 7  # and no word of it comes by the stream that is there
         w.snapshot.topics[0].id = 3
@@ -105,11 +105,11 @@ async def test_a_slave_forgets_deletions_that_are_dealt_with() -> None:
         await w.in_sync(0, 1)
         gone = ClusterUpdate(version=2, deleted_topics=["t", "later"], deleted_groups=["g"])
         for member in w.members:
-            await hear(member, gone)
+            await learn(member, gone)
         await w.in_sync(0, 1)
         slave = w.members[1].alive
         await until(lambda: not slave.core.topic_registry.topic_ids)
-        await hear(w.members[1], T3)
+        await learn(w.members[1], T3)
         assert not slave.core.topic_registry._topics.deleted and not slave.core.topic_registry._groups.deleted
 
 
@@ -118,9 +118,9 @@ async def test_a_slave_deletes_what_its_master_had_no_time_to() -> None:
         await w.lead(0)
         await w.in_sync(0, 1)
         await w.put(b"1")
-        await hear(w.members[1], ClusterUpdate(version=2, deleted_topics=["t"]))
+        await learn(w.members[1], ClusterUpdate(version=2, deleted_topics=["t"]))
         await fail_over(w)
-        await hear(w.members[1], T3)
+        await learn(w.members[1], T3)
         assert sorted(await w.pop()) == []
 
 

@@ -140,7 +140,7 @@ def test_what_leaves_no_record_is_let_go_when_the_master_says_that_its_slots_are
     assert state.pending.by_topic() == {"orders": 1, "gone": 1}
     assert state.commit_read_time_ms < pair.begin_ms + 2_000
     pair.save_master()
-    pair.tell_progress()
+    pair.report_progress()
     pair.follow()
     assert state.pending.by_topic() == {"orders": 1}
     assert (state.recalled, state.awaited) == ({}, {})

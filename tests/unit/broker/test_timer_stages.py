@@ -378,7 +378,7 @@ def test_a_failed_sync_is_notified_though_its_waiter_has_gone() -> None:
     async def give_up() -> None:
         world.disk.hold_syncs()
         saving = asyncio.create_task(world.service.save())
-        await world.disk.until_held()
+        await world.disk.until_stored()
         saving.cancel()
         world.disk.release_syncs()
         await asyncio.gather(saving, return_exceptions=True)
@@ -397,7 +397,7 @@ def test_a_timer_begins_again_though_nobody_waited_for_its_end() -> None:
     async def give_up() -> None:
         service.start()
         world.disk.hold_syncs()
-        await world.disk.until_held()
+        await world.disk.until_stored()
         stopping = asyncio.create_task(service.stop())
         await asyncio.sleep(0)
         stopping.cancel()

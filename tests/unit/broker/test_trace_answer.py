@@ -11,7 +11,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.harness.poison import MARK
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.test_dead_letters import lapse, world_with_a_dead_letter
-from tests.unit.broker.test_quarantine import set_aside_one
+from tests.unit.broker.test_quarantine import quarantined_one
 from tests.unit.broker.world import World, handles, tag_filter
 
 EVER_MS = 1 << 62
@@ -91,7 +91,7 @@ def test_what_a_filter_keeps_back() -> None:
 
 def test_what_is_quarantined_is_not_called_done() -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     found = holding(world, MARK.hex())
     assert (found.holding, found.quarantine_id) == (pb.POISONED, entry.id)
 

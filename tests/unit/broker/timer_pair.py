@@ -211,7 +211,7 @@ class TimerPair:
         while self.slave.timer.step().busy:
             pass
 
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Give the slave what the master has saved."""
         saved = self.master.timer.saved
         if saved is not None:

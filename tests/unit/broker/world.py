@@ -173,10 +173,10 @@ class World:
 
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
-        self.hear(ClusterUpdate(version=self._next_id, **changes))
+        self.learn(ClusterUpdate(version=self._next_id, **changes))
         self.core.cluster_changes.apply()
 
-    def hear(self, update: ClusterUpdate) -> None:
+    def learn(self, update: ClusterUpdate) -> None:
         """The controller says this."""
         self.core.cluster_changes.receive(update)
         self.view.apply(update)
@@ -324,8 +324,8 @@ class World:
             for entry in queue.read(at, 100):
                 found.append((at, store.records.read(entry)))
                 at += 1
-        for _, unconfirmed, entries, _ in store._unconfirmed:
-            for fields in struct.iter_unpack(">QIQ", entries) if unconfirmed is queue else ():
+        for _, uncommitted, entries, _ in store._uncommitted:
+            for fields in struct.iter_unpack(">QIQ", entries) if uncommitted is queue else ():
                 stored = store.records.read(Entry(*fields))
                 if stored.queue_offset >= queue.min_offset:
                     found.append((stored.queue_offset, stored))

@@ -139,8 +139,8 @@ def test_settings_arrive_as_they_were_written() -> None:
 @pytest.mark.parametrize("name", ["defaults", "load-balancer", "redis", "internal-tls"])
 def test_what_pods_are_notified_besides_is_refused_under_config(name: str) -> None:
     """Else what somebody writes there would have no effect, and nobody would say so."""
-    told = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
-    keys = {one.removeprefix("POPWHEEL_").lower().replace("__", ".") for one in told if one.startswith("POPWHEEL_")}
+    reported = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
+    keys = {one.removeprefix("POPWHEEL_").lower().replace("__", ".") for one in reported if one.startswith("POPWHEEL_")}
     assert [key for key in keys if not any(key == one or key.startswith(f"{one}.") for one in SET_BY_CHART)] == []
 
 

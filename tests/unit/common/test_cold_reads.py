@@ -213,8 +213,8 @@ def test_the_memory_disk_reports_plain_reads_that_wait() -> None:
         cold.file.read(0, 1)
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: bool) -> None:
     """Whatever of it is in memory, and whether or not the file system tells."""
     data = os.urandom(1 << 20)
     system = SystemDisk()
@@ -222,7 +222,7 @@ async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file = system.open(tmp_path / "file")
         file.write(0, [data])
         await file.sync()
-        if not told:
+        if not reported:
             monkeypatch.setattr(os, "preadv", _refused)
         descriptor = os.open(tmp_path / "file", os.O_RDONLY)
         for drop in (False, True):
@@ -231,7 +231,7 @@ async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             for offset, length in ((0, 100), (70_000, 300_000), (len(data) - 10, 50), (len(data), 10)):
                 assert await system.reads.run(partial(file.read, offset, length)) == data[offset:][:length]
                 assert file.read(offset, length) == data[offset:][:length]
-        assert told or system.reads.fetched_bytes == 2 * (100 + 300_000 + 10)
+        assert reported or system.reads.fetched_bytes == 2 * (100 + 300_000 + 10)
         os.close(descriptor)
         file.close()
     finally:

@@ -150,14 +150,14 @@ async def test_a_difference_cannot_be_overlooked() -> None:
 
 
 def _settings(*processes: list[tuple[str, Any, str]]) -> Answer:
-    told = [
+    reported = [
         {
             "process": f"p{number}",
             "settings": [{"key": key, "value": value, "source": source} for key, value, source in each],
         }
         for number, each in enumerate(processes)
     ]
-    return Answer(200, {"processes": told, "unanswered": []})
+    return Answer(200, {"processes": reported, "unanswered": []})
 
 
 ASKED = {"process": "", "find": "", "after": "", "which": "changed"}
@@ -250,8 +250,8 @@ def test_each_attempt_has_the_messages_that_are_in_it() -> None:
     messages = (*(_held(2, due) for due in (9, 3, 5, 7, 1)), _held(3), _held(0), _held(7))
     view = retries_page(LADDER, NOT_THERE, _listed(*messages, following="x"), 0)
     assert view.rungs is not None
-    told = [(each.attempt, each.wait_ms, each.is_last, each.held, each.share) for each in view.rungs]
-    assert told == [
+    reported = [(each.attempt, each.wait_ms, each.is_last, each.held, each.share) for each in view.rungs]
+    assert reported == [
         (1, None, False, 0, 0.0),
         (2, 1_000, False, 5, 100.0),
         (3, 5_000, True, 1, 20.0),

@@ -115,12 +115,12 @@ class MemoryApi:
         await self._turn(kind)
         if int(since) < self.forgotten:
             raise ApiGoneError("Expired")
-        ends, told = self._ends, int(since)
+        ends, reported = self._ends, int(since)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while ends == self._ends:
-                    for revision, plural, each, gone in [event for event in self.events if event[0] > told]:
-                        told = revision
+                    for revision, plural, each, gone in [event for event in self.events if event[0] > reported]:
+                        reported = revision
                         if plural == kind.plural and _bears(each, labels):
                             saw(copy.deepcopy(each), gone)
                     self._arrived.clear()

@@ -106,16 +106,16 @@ async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(cha
 
 async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_reported(channel: LocalChannel) -> None:
     stream = await watch(channel)
-    heard: list[str] = []
+    learned: list[str] = []
 
     async def listen() -> None:
         while (update := await stream.receive()) is not None:
-            heard.extend(topic.name for topic in update.topics)
+            learned.extend(topic.name for topic in update.topics)
 
     listening = asyncio.create_task(listen())
     for number in range(20):
         await make_topic(channel, f"t-{number}")
-        assert heard == [f"t-{earlier}" for earlier in range(number + 1)]
+        assert learned == [f"t-{earlier}" for earlier in range(number + 1)]
     stream.cancel()
     with pytest.raises((RpcError, StatusError)):
         await listening

@@ -33,13 +33,13 @@ FAILURES = "popwheel_controller_change_line_failures_total"
 
 
 def change(number: int = 0, **facts: Any) -> Change:
-    told: dict[str, Any] = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "object": f"t{number}"}
-    return Change(**{"id": str(number), "time_ms": number, "before": "", "after": "", **told, **facts})
+    reported: dict[str, Any] = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "object": f"t{number}"}
+    return Change(**{"id": str(number), "time_ms": number, "before": "", "after": "", **reported, **facts})
 
 
 async def note(log: ChangeLog, object_: str = "orders", **facts: str) -> None:
-    told = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "before": "there", "after": "gone"}
-    await log.record(**{**told, "object_": object_, "outcome": "done", **facts})
+    reported = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "before": "there", "after": "gone"}
+    await log.record(**{**reported, "object_": object_, "outcome": "done", **facts})
 
 
 async def objects(log: ChangeLog) -> list[str]:

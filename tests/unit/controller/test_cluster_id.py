@@ -51,9 +51,9 @@ async def register(channel: LocalChannel, cluster_id: str = "", group: str = "b-
     stream = channel.open(REGISTER_BROKER)
     try:
         await stream.send([ReplicaReport(group=group, address="one:1", identity=b"volume", cluster_id=cluster_id)])
-        told = await stream.receive()
-        assert told is not None
-        return told
+        reported = await stream.receive()
+        assert reported is not None
+        return reported
     finally:
         stream.cancel()
 
@@ -63,9 +63,9 @@ async def watched(channel: LocalChannel, cluster_id: str = "") -> ClusterUpdate:
     stream = channel.open(WATCH)
     try:
         await stream.send([WatchRequest(process="p-0", kind=WatchRequest.PROXY, cluster_id=cluster_id)])
-        told = await stream.receive()
-        assert told is not None
-        return told
+        reported = await stream.receive()
+        assert reported is not None
+        return reported
     finally:
         stream.cancel()
 

@@ -42,11 +42,11 @@ async def test_a_suspect_master_waits_for_who_has_everything(here: Scene) -> Non
         GROUP
     )
     assert shown.trouble.endswith("waits for replica 1") and shown.replicas[0].doubtful
-    assert not back.heard
+    assert not back.learned
     other = slave.next_life()
     await here.join(other)
     await until(lambda: other.leads == 2 and here.route() == ("replica-1:1", 2))
-    await until(lambda: back.leads is None and bool(back.heard))
+    await until(lambda: back.leads is None and bool(back.learned))
 
 
 async def test_two_of_unknown_outcome_are_led_by_the_longer_log(here: Scene) -> None:

@@ -47,7 +47,7 @@ async def test_who_looks_at_a_group_is_let_go_in_time_though_the_device_hangs() 
     disk.remove(Path("/data/broker-groups/b0.json"))  # so it is stored again
     disk.hold_syncs()
     looking = asyncio.create_task(group_writer.refresh("b0"))
-    await disk.until_held()
+    await disk.until_stored()
     looking.cancel()
     for _ in range(3):
         await asyncio.sleep(0)

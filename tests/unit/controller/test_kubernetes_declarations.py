@@ -65,8 +65,8 @@ async def delete_topic(app: ControllerApp, name: str) -> None:
 
 def ready(api: MemoryApi, name: str, kind: ResourceKind = TOPICS) -> tuple[str, str]:
     status = api.objects.get((kind.plural, name), {}).get("status") or {}
-    ((told),) = status.get("conditions") or ({"status": "", "reason": ""},)
-    return told["status"], told["reason"]
+    ((reported),) = status.get("conditions") or ({"status": "", "reason": ""},)
+    return reported["status"], reported["reason"]
 
 
 def there(api: MemoryApi, kind: ResourceKind = TOPICS) -> set[str]:
@@ -122,8 +122,8 @@ async def test_what_is_declared_comes_and_goes(tmp_path: Path, api: MemoryApi) -
 
 async def test_what_is_declared_otherwise_is_changed_or_shows_why_it_is_not(tmp_path: Path, api: MemoryApi) -> None:
     def message(name: str, kind: ResourceKind) -> str:
-        told: str = api.objects[kind.plural, name]["status"]["conditions"][0]["message"]
-        return told
+        reported: str = api.objects[kind.plural, name]["status"]["conditions"][0]["message"]
+        return reported
 
     async with led(tmp_path, api) as app:
         await declare(api, "orders", queues=4)

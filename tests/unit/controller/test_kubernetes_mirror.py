@@ -188,8 +188,8 @@ async def test_an_annotation_asks_for_a_switchover(tmp_path: Path, api: MemoryAp
         for asked, epoch, leads in ((f"{GROUP}-1", 2, slave), ("0", 3, master), ("0", 3, master)):
             await api.patch(BROKER_GROUPS, GROUP, {"metadata": {"annotations": {SWITCHOVER: asked, "mine": "stays"}}})
             await until(lambda: annotations(api) == {"mine": "stays"})
-            told = f"{GROUP}-{leads.report.replica} leads {GROUP} in epoch {epoch}"
-            assert conditions(api)["SwitchedOver"] == ("True", "Done", told)
+            reported = f"{GROUP}-{leads.report.replica} leads {GROUP} in epoch {epoch}"
+            assert conditions(api)["SwitchedOver"] == ("True", "Done", reported)
             await until(lambda leads=leads, epoch=epoch: leads.leads == epoch)  # type: ignore[misc]
             other = slave if leads is master else master
             await leads.ask_for_set(here.channel, *sorted((leads.report.replica, other.report.replica)))
@@ -323,8 +323,8 @@ async def test_events_report_switchovers_and_why_one_is_refused(tmp_path: Path, 
         await until(lambda: "has no replica 9" in events(api)[-1][2])
         await api_says(api, "1")
         await until(lambda: slave.leads == 2)
-        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as requested by an annotation")
-        await until(lambda: told in events(api))
+        reported = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as requested by an annotation")
+        await until(lambda: reported in events(api))
 
 
 async def test_events_come_at_a_bounded_rate_and_wait_for_the_api_server(tmp_path: Path, api: MemoryApi) -> None:

@@ -40,9 +40,9 @@ def listed(*ids: int, settings: Topic | Group | None = None, queues: int = 0, li
 
 
 def broker(
-    topics: dict[str, ListedName], groups: dict[str, ListedName] | None = None, heard: int = LOST + 9, now: int = NOW
+    topics: dict[str, ListedName], groups: dict[str, ListedName] | None = None, learned: int = LOST + 9, now: int = NOW
 ) -> BrokerNames:
-    states = [SeenStore(version=heard, applied_version=heard), SeenStore(version=now, applied_version=now)]
+    states = [SeenStore(version=learned, applied_version=learned), SeenStore(version=now, applied_version=now)]
     return BrokerNames(topics, groups or {}, states)
 
 
@@ -125,7 +125,7 @@ def test_brokers_that_have_not_learned_of_the_new_state_yet_are_as_good() -> Non
 
 def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_learned_most() -> None:
     older, newer = listed(LOST + 2, settings=FIFO), listed(LOST + 7, settings=Topic(type=TopicType.MIXED, queues=8))
-    found = plan(broker({"t": older}, heard=LOST + 5), broker({"t": newer}))
+    found = plan(broker({"t": older}, learned=LOST + 5), broker({"t": newer}))
     assert found.topics == [Topic(name="t", type=TopicType.MIXED, queues=8, id=LOST + 7)]
     assert [each.what for each in found.findings] == [
         f"brokers know it by several ids (b-0: {LOST + 2}, b-1: {LOST + 7}); the highest counts",
@@ -134,8 +134,8 @@ def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_lea
 
 
 def test_what_was_deleted_while_a_broker_was_away_stays_deleted() -> None:
-    behind = broker({"t": listed(LOST + 2), "u": listed(LOST + 7, settings=FIFO)}, heard=LOST + 7)
-    found = plan(behind, broker({}, heard=LOST + 5), broker({}, heard=0))
+    behind = broker({"t": listed(LOST + 2), "u": listed(LOST + 7, settings=FIFO)}, learned=LOST + 7)
+    found = plan(behind, broker({}, learned=LOST + 5), broker({}, learned=0))
     assert [each.name for each in found.topics] == ["u"], "b-1 can't know of it, and b-2 is new"
     assert said(found) == {
         "'t'": "it was deleted: b-1 had seen a later state without it; b-0 had not",

@@ -153,7 +153,7 @@ async def test_two_that_both_lead_overwrite_nothing_of_one_another(tmp_path: Pat
     dice = random.Random(5)
     replicas = [FakeReplica(number) for number in range(3)]
     machines.add(*replicas)
-    heard: dict[int, set[int]] = {}
+    learned: dict[int, set[int]] = {}
     for step in range(40):
         for number, replica in enumerate(replicas):
             if dice.random() < 0.3:
@@ -169,16 +169,16 @@ async def test_two_that_both_lead_overwrite_nothing_of_one_another(tmp_path: Pat
                     await replica.ask_for_set(dice.choice(channels), 0, 1, 2)
         await asyncio.sleep(0.02)
         for replica in replicas:
-            for group in replica.heard:
+            for group in replica.learned:
                 if group.master != NO_MASTER:
-                    heard.setdefault(group.epoch, set()).add(group.master)
+                    learned.setdefault(group.epoch, set()).add(group.master)
     states = [group_of(_parsed(contents), "memory") for contents in store.history[group_document_name(GROUP)]]
     for old, new in pairwise(states):
         assert new.version == old.version + 1
         assert new.epoch in (old.epoch, old.epoch + 1)
         assert new.epoch == old.epoch or new.master in old.sync_state_set
-    assert all(len(masters) == 1 for masters in heard.values())
-    assert len(heard) > 5
+    assert all(len(masters) == 1 for masters in learned.values())
+    assert len(learned) > 5
     topics = {topic["name"] for topic in _parsed(store.history["cluster"][-1])["topics"]}
     assert topics == {f"t-{step}" for step in range(40)}
     for replica in replicas:
@@ -307,8 +307,8 @@ async def test_a_leader_does_not_go_back_to_what_a_late_read_gives(tmp_path: Pat
         with pytest.raises(StatusError, match="not known whether"):
             await make_topic(both.channels[0], "three")
         await make_topic(both.channels[0], "four")
-        told = [update async for update in _until_topic(watcher, "four")]
-        assert [sorted(topic.name for topic in update.topics) for update in told] == [["one", "two"], ["four"]]
+        reported = [update async for update in _until_topic(watcher, "four")]
+        assert [sorted(topic.name for topic in update.topics) for update in reported] == [["one", "two"], ["four"]]
 
 
 async def test_a_state_that_was_set_back_is_taken_up(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_a_snapshot_in_parts_says_what_one_says_in_one(changes: list[Change], na
 
 
 def test_a_watcher_that_lags_while_it_is_notified_all_is_notified_all_once_more_after_that() -> None:
-    told = iter("ab")
-    watcher = Watcher(1, lambda: _parts(next(told)), lambda: None)
+    reported = iter("ab")
+    watcher = Watcher(1, lambda: _parts(next(reported)), lambda: None)
     assert [part.cluster.name for part in watcher.take()] == ["a1"]
     for version in (5, 6):
         watcher.offer(ClusterUpdate(version=version))

@@ -389,7 +389,7 @@ def test_a_client_that_gives_up_is_parked_no_more() -> None:
     run(scenario())
 
 
-def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_CALLS_MAX", 3)
         async with groups("a") as w:

@@ -371,7 +371,7 @@ class LateWords(RuleBasedStateMachine):
         self.messages = {"a": 0, "b": 0}
         self.events: dict[str, list[int | None]] = {"a": [], "b": []}  # None: refused
         self.asked = {"a": True, "b": True}  # a registration is under way
-        self.tells = {"a": False, "b": False}
+        self.reports = {"a": False, "b": False}
         self.book.register(self.interest, "ab")
         self.pops: list[ModelPop] = []
         self.polls: list[ModelPoll] = []
@@ -381,7 +381,7 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"), count=st.integers(1, 4))
     def messages_arrive(self, broker: str, count: int) -> None:
         self.messages[broker] += count
-        if self.tells[broker]:
+        if self.reports[broker]:
             self.events[broker].append(count)
         self.arrived += count
 
@@ -390,13 +390,13 @@ class LateWords(RuleBasedStateMachine):
     def a_registration_arrives(self, broker: str, refused: bool) -> None:
         if self.asked[broker]:
             self.asked[broker] = False
-            self.tells[broker] = self.tells[broker] or not refused
-            self.events[broker].append(self.messages[broker] if self.tells[broker] else None)
+            self.reports[broker] = self.reports[broker] or not refused
+            self.events[broker].append(self.messages[broker] if self.reports[broker] else None)
 
     @rule(broker=st.sampled_from("ab"))
     def a_stream_breaks(self, broker: str) -> None:
         self.events[broker].clear()
-        self.tells[broker], self.asked[broker] = False, True
+        self.reports[broker], self.asked[broker] = False, True
         self.book.stream_ended(broker)
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 30.0)))
@@ -414,8 +414,8 @@ class LateWords(RuleBasedStateMachine):
         self.polls.append(poll)
         if self.interest.is_quiet and not stays:
             for name, messages in self.messages.items():
-                under_way = sum(told for told in self.events[name] if told is not None)
-                assert self.tells[name], "it waits at once, and a broker would not tell"
+                under_way = sum(reported for reported in self.events[name] if reported is not None)
+                assert self.reports[name], "it waits at once, and a broker would not tell"
                 assert messages <= under_way, "it waits at once beside a message that nobody will tell of"
             self.wait(poll)
             assert poll.state == "waiting"
@@ -462,11 +462,11 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"))
     def a_notification_comes(self, broker: str) -> None:
         if self.events[broker]:
-            told = self.events[broker].pop(0)
-            if told is None:
+            reported = self.events[broker].pop(0)
+            if reported is None:
                 self.book.refuse(self.interest.id, broker, self.now)
             else:
-                self.book.notified(self.interest.id, broker, told, self.now)
+                self.book.notified(self.interest.id, broker, reported, self.now)
 
     @precondition(lambda self: any(poll.state == "waiting" for poll in self.polls))
     @rule(index=st.integers(0, 100))

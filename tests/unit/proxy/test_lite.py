@@ -199,7 +199,7 @@ async def test_a_client_that_stops_reads_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "reported"),
     [
         (d.OffsetOption(policy=d.OffsetOption.MAX), broker.LiteOffset(policy=broker.LITE_MAX)),
         (d.OffsetOption(policy=d.OffsetOption.LAST), broker.LiteOffset(policy=broker.LITE_LAST)),
@@ -210,16 +210,16 @@ async def test_a_client_that_stops_reads_nothing_more() -> None:
     ],
 )
 async def test_where_a_group_begins_is_notified_to_brokers_with_what_is_added(
-    option: d.OffsetOption, told: broker.LiteOffset | None
+    option: d.OffsetOption, reported: broker.LiteOffset | None
 ) -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x", option=option)
         asked: list[Any] = w.broker.asked("SyncLite")
-        if told is None:
+        if reported is None:
             assert [each.action for each in asked] == [broker.LITE_ADD, broker.LITE_SET]
             return
         assert [each.action for each in asked] == [broker.LITE_ADD, broker.LITE_SET, broker.LITE_ADD]
-        assert (asked[0].offset, asked[2].offset) == (told, told)
+        assert (asked[0].offset, asked[2].offset) == (reported, reported)
         assert (list(asked[1].lite_topics), asked[1].HasField("offset")) == ([], False)
 
 
@@ -369,8 +369,8 @@ async def test_consumers_are_notified_their_quota() -> None:
             await stream.send((pb.TelemetryCommand(settings=settings(kind)),))
             answer = await stream.receive()
             assert answer is not None
-            told = answer.settings.subscription
-            assert (told.lite_subscription_quota, told.max_lite_topic_size) == (quota, 64 if quota else 0)
+            reported = answer.settings.subscription
+            assert (reported.lite_subscription_quota, reported.max_lite_topic_size) == (quota, 64 if quota else 0)
             await stream.end()
 
 

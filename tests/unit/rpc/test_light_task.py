@@ -210,7 +210,7 @@ async def test_context_variables_are_its_own() -> None:
 
 
 async def test_what_a_cancelled_one_had_is_freed_without_a_collection() -> None:
-    class Held:
+    class OpenMessages:
         pass
 
     loop = asyncio.get_running_loop()
@@ -218,7 +218,7 @@ async def test_what_a_cancelled_one_had_is_freed_without_a_collection() -> None:
     freed: list[str] = []
 
     async def wait() -> None:
-        held = Held()
+        held = OpenMessages()
         weakref.finalize(held, freed.append, "held")
         await loop.create_future()
         assert held

@@ -196,9 +196,9 @@ class Dedup:
         """Yield entries from the end on, also uncommitted ones, in pieces that are each in their order, with the offset
         at which each piece begins.
         """
-        unconfirmed = self._store.unconfirmed_entries(queue)
-        if unconfirmed:
-            yield queue.max_offset, unconfirmed
+        uncommitted = self._store.uncommitted_entries(queue)
+        if uncommitted:
+            yield queue.max_offset, uncommitted
         end = queue.max_offset
         while end > max(from_offset, queue.min_offset):
             begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)

@@ -224,7 +224,7 @@ class BrokerServer:
         results = self._core.acks.ack(
             request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.is_retry
         )
-        self._flusher_confirms_async()
+        self._flusher_commits_async()
         end = self._core.store.log.end_position
         if not self._flusher.is_replicated(end):
             await self._flusher.replicated(end)
@@ -387,7 +387,7 @@ class BrokerServer:
                     changed.set()
                     await asyncio.sleep(0)
 
-    def _flusher_confirms_async(self) -> None:
+    def _flusher_commits_async(self) -> None:
         if self._options.flush == "async":
             self._flusher.commit_later()
 

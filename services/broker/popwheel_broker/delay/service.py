@@ -60,7 +60,7 @@ class TimerService:
         self._flush_interval_s = timer.options.flush_interval_ms / 1000
         self._clean_interval_s = timer.options.clean_interval_ms / 1000
         self._sync = sync
-        self._confirm_later = commit_later
+        self._commit_later = commit_later
         self._on_failure = on_failure
         self._log_failed: OSError | None = None
         self._arrived = asyncio.Event()
@@ -103,7 +103,7 @@ class TimerService:
                 self._on_failure(error)
                 return
             if step.appended:
-                self._confirm_later()
+                self._commit_later()
             if step.refusal is not None:
                 self._fails(step.refusal)
             elif self.failing is not None and step.appended:
@@ -167,7 +167,7 @@ class TimerService:
         state = timer.state
         try:
             if timer.append_anew():
-                self._confirm_later()
+                self._commit_later()
                 self.arrived()
         except (RecordFaultError, StatusError) as error:
             _log.error("the timer's progress waits for recalls that can't be appended, trying again", why=str(error))

@@ -114,7 +114,7 @@ class MessageStore:
         self._options = options
         self._clock = clock
         self._on_arrival = on_arrival
-        self._unconfirmed: deque[_Pending] = deque()
+        self._uncommitted: deque[_Pending] = deque()
         self._next_offsets: dict[ConsumeQueue, int] = {}
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._checkpoint_position = self._covered = 0
@@ -230,30 +230,30 @@ class MessageStore:
             raise disk_refusal(error) from error
         assert not pending or pending[-1][0] == self.log.end_position, "the log ends elsewhere than its records do"
         self._next_offsets.update(next_offsets)
-        self._unconfirmed.extend(pending)
+        self._uncommitted.extend(pending)
         if self.on_append is not None:
             self.on_append()
 
     def commit(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
-        unconfirmed = self._unconfirmed
+        uncommitted = self._uncommitted
         reached = self.high_watermark
-        while unconfirmed and unconfirmed[0][0] <= position:
-            reached, queue, entries, tag_hashes = unconfirmed.popleft()
+        while uncommitted and uncommitted[0][0] <= position:
+            reached, queue, entries, tag_hashes = uncommitted.popleft()
             queue.extend(entries)
             self.queues.changed(queue)
             self._on_arrival(queue, tag_hashes)
-        if not unconfirmed:
+        if not uncommitted:
             self._next_offsets.clear()
             reached = max(reached, position)
         # Else a run may go on behind `position`: it becomes readable as a whole, and a checkpoint must not part it.
         assert reached >= self.high_watermark, "the committed position falls (C4)"
         self.high_watermark = reached
 
-    def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
+    def uncommitted_entries(self, queue: ConsumeQueue) -> list[Entry]:
         """Return the entries of a queue that are appended and not committed yet, in their order."""
         return [
-            entry for _, each, entries, _ in self._unconfirmed if each is queue for entry in unpacked_entries(entries)
+            entry for _, each, entries, _ in self._uncommitted if each is queue for entry in unpacked_entries(entries)
         ]
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -296,7 +296,7 @@ class MessageStore:
             self.log.synced_position,
             self.epoch,
             offsets_from=self.queues.offsets_from,
-            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.high_watermark,
+            reached=self._uncommitted[-1][0] if self._uncommitted else self.high_watermark,
         )
 
     async def write_index(self) -> None:

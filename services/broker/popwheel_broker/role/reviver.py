@@ -51,7 +51,7 @@ class Reviver:
         self._pace = Pace(clock, _REST)
         self._waiting_bytes_max = waiting_bytes_max
         self._appended_bytes = self._appended_end = 0
-        self._confirm_later = commit_later
+        self._commit_later = commit_later
         self._on_failure = on_failure
         self._changed = asyncio.Event()
         self._wake_at_ms = _NEVER_MS
@@ -84,7 +84,7 @@ class Reviver:
                 continue
             began_s = self._clock.monotonic()
             if await self._core.store.reads.run(self._step):
-                self._confirm_later()
+                self._commit_later()
                 await self._pace.let_others(self._clock.monotonic() - began_s)
                 continue
             next_due_ms = table.next_due_ms()

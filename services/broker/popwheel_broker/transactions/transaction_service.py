@@ -42,7 +42,7 @@ class TransactionService:
         self._store = store
         self._checkers = checkers
         self._takes_commits = takes_commits
-        self._confirm_later = commit_later
+        self._commit_later = commit_later
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +65,7 @@ class TransactionService:
                 continue
             try:
                 while await self._store.reads.run(self._ask_some):
-                    self._confirm_later()
+                    self._commit_later()
                     await asyncio.sleep(0)
             except (StatusError, OSError, CorruptDataError) as error:
                 _log.error("half messages can't be checked, trying again", error=str(error))

@@ -180,7 +180,7 @@ class Overseer:
     def describe(self, state: GroupState) -> BrokerGroup:
         """Return the message about a group, with the replicas that live and stay."""
         views = self.replica_views(state.name)
-        return self.message_of(state, [number for number in state.replicas if _may_lead(views[number])])
+        return self.message_of(state, [number for number in state.replicas if _remains(views[number])])
 
     def message_of(self, state: GroupState, living: Collection[int] = ()) -> BrokerGroup:
         """Return the message about a group (`GroupState.message`), with the cluster id."""
@@ -381,7 +381,7 @@ def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_kn
     return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
 
 
-def _may_lead(seen: ObservedReplica) -> bool:
+def _remains(seen: ObservedReplica) -> bool:
     return seen.liveness is not Liveness.DEAD and not (seen.report is not None and seen.report.leaving)
 
 

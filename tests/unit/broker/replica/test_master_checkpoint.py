@@ -307,7 +307,7 @@ async def test_a_checkpoint_whose_sender_has_gone_is_stored_to_the_end(differs: 
     if fails:
         disk.fail_syncs(1)
     task = asyncio.create_task(file.store(given))
-    await disk.until_held()
+    await disk.until_stored()
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()

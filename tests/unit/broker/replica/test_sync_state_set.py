@@ -434,7 +434,7 @@ class SetMachine(RuleBasedStateMachine):
             follower.synced += (follower.end - follower.synced) * synced // 4
 
     @rule(number=st.sampled_from([1, 2]))
-    def hear(self, number: int) -> None:
+    def learn(self, number: int) -> None:
         follower = self.followers[number]
         if follower.connected:
             self.set.progress(number, follower.end, follower.synced, self.now_ms)
@@ -526,9 +526,9 @@ class SetMachine(RuleBasedStateMachine):
             self.now_ms += 250
             self.sync(4)
             for number in self.followers:
-                self.hear(number)
+                self.learn(number)
                 self.follow(number, 4, 4)
-                self.hear(number)
+                self.learn(number)
             self.ask()
             if self.awaited is not None:
                 change, self.awaited = self.awaited, None
