@@ -174,8 +174,8 @@ class _Pipe(Generic[Message]):
         self._waiters: list[asyncio.Future[None]] = []
         self.ended = False
         self.broken = False
-        self.take: Callable[[Message], None] | None = None
-        """Takes messages as they are put, ahead of readers."""
+        self.take: Callable[[Message], bool] | None = None
+        """Takes messages as they are put, ahead of readers; one that it leaves is queued."""
 
     def end(self) -> None:
         """End the messages; queued ones can still be read."""
@@ -194,13 +194,11 @@ class _Pipe(Generic[Message]):
             await self._wait()
         if self.broken:
             return False
-        if self.take is not None and not self._messages:
-            for message in messages:
-                self.take(message)
-                if self.broken:
-                    return False
-            return True
-        self._messages.extend(messages)
+        for message in messages:
+            if self._messages or self.take is None or not self.take(message):
+                self._messages.append(message)
+            if self.broken:
+                return False
         self._wake()
         return True
 
@@ -275,17 +273,19 @@ class LocalStream(Generic[Response, Request]):
             raise self._error.with_traceback(None)
         return message
 
-    def take_at_once(self, take: Callable[[Response], None]) -> None:
-        """Have each later message taken within the handler's `send`, while `receive` waits for the end.
+    def take_at_once(self, take: Callable[[Response], bool]) -> None:
+        """Have later messages taken within the handler's `send`, which saves turns of the loop.
 
-        It saves turns of the loop. An error of `take` ends the call.
+        Args:
+            take: returns whether it has taken a message; what it leaves comes to `receive`. An error ends the call.
         """
 
-        def take_or_end(message: Response) -> None:
+        def take_or_end(message: Response) -> bool:
             try:
-                take(message)
+                return take(message)
             except Exception as error:  # noqa: BLE001 - logged, and returned to the caller
                 self.close(_failed(self._call, error))
+                return True
 
         self._responses.take = take_or_end
 

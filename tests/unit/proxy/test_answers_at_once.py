@@ -8,7 +8,7 @@ from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.server.light_task import LightTask
 from popwheel_rpc.service import Call
 from tests.unit.proxy.virtual import LoopClock, arrive, run
-from tests.unit.proxy.world import CLIENT, poll_request, world
+from tests.unit.proxy.world import CLIENT, World, poll_request, world
 
 
 class AnswerStream:
@@ -17,6 +17,7 @@ class AnswerStream:
     def __init__(self, request: pb.ReceiveMessageRequest) -> None:
         self._request = request
         self.sent: list[bytes] = []
+        self.errors: list[BaseException | None] = []
 
     async def receive(self) -> pb.ReceiveMessageRequest:
         return self._request
@@ -24,29 +25,52 @@ class AnswerStream:
     async def send(self, messages: Sequence[bytes]) -> None:
         self.sent += messages
 
+    def ended(self, result: object, error: BaseException | None) -> None:
+        self.errors.append(error)
 
-async def answers_at_once(count: int) -> bool:
-    """Whether a waiting poll, run as servers run it, has its answer when the broker has sent its notification."""
-    async with world(clock=LoopClock(), poll_mode="notify") as w:
-        stream = AnswerStream(poll_request())
-        _, handler = w.app.service.stream_handlers[protocol.RECEIVE_MESSAGE.path]
-        call = Call(protocol.RECEIVE_MESSAGE.path, CLIENT, None, "peer")
-        ended: list[object] = []
-        LightTask(
-            asyncio.get_running_loop(), handler(call, stream), lambda result, error: ended.append(error)
-        ).start_within()
-        await asyncio.sleep(0.5)
-        assert not stream.sent
-        await arrive(w.broker, count=count)
-        at_once = bool(stream.sent)
-        await asyncio.sleep(0.5)
-        assert (len(stream.sent), ended) == (count + 2, [None])
-        return at_once
+
+async def waiting_poll(w: World) -> AnswerStream:
+    """A poll that waits, run as servers run it."""
+    stream = AnswerStream(poll_request())
+    _, handler = w.app.service.stream_handlers[protocol.RECEIVE_MESSAGE.path]
+    call = Call(protocol.RECEIVE_MESSAGE.path, CLIENT, None, "peer")
+    LightTask(asyncio.get_running_loop(), handler(call, stream), stream.ended).start_within()
+    await asyncio.sleep(0.5)
+    assert not stream.sent
+    return stream
 
 
 def test_a_message_that_comes_alone_is_answered_in_the_turn_of_its_notification() -> None:
-    assert run(answers_at_once(1))
+    async def body() -> None:
+        async with world(clock=LoopClock(), poll_mode="notify") as w:
+            stream = await waiting_poll(w)
+            await arrive(w.broker)
+            assert len(stream.sent) == 3 and stream.errors == [None]
+
+    run(body())
 
 
 def test_several_are_answered_in_the_next_turn_which_other_calls_share() -> None:
-    assert not run(answers_at_once(3))
+    async def body() -> None:
+        async with world(clock=LoopClock(), poll_mode="notify") as w:
+            stream = await waiting_poll(w)
+            await arrive(w.broker, count=3)
+            assert not stream.sent
+            await asyncio.sleep(0)
+            assert len(stream.sent) == 5 and stream.errors == [None]
+
+    run(body())
+
+
+def test_one_that_comes_right_behind_another_is_popped_in_a_later_turn_with_what_joins_it() -> None:
+    async def body() -> None:
+        async with world(clock=LoopClock(), poll_mode="notify") as w:
+            first, second = await waiting_poll(w), await waiting_poll(w)
+            await arrive(w.broker)
+            await arrive(w.broker)
+            await arrive(w.broker)
+            assert (len(first.sent), second.sent) == (3, [])
+            await asyncio.sleep(0.1)
+            assert len(second.sent) == 4
+
+    run(body())

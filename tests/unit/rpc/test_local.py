@@ -106,11 +106,31 @@ async def test_messages_that_are_taken_at_once_come_in_order_within_the_handlers
     stream = talking(steps).open(TALK)
     assert isinstance(stream, LocalStream)
     await asyncio.sleep(0)
-    stream.take_at_once(steps.append)
+
+    def take(message: bytes) -> bool:
+        steps.append(message)
+        return True
+
+    stream.take_at_once(take)
     assert await stream.receive() == b"early", "it came before"
     await stream.send([b"go on"])
     assert await stream.receive() is None
     assert steps == [b"one", b"two", "sent"]
+
+
+async def test_a_message_that_is_not_taken_at_once_is_received_and_those_behind_it_too() -> None:
+    offered: list[bytes] = []
+
+    def take(message: bytes) -> bool:
+        offered.append(message)
+        return False
+
+    stream = talking([]).open(TALK)
+    assert isinstance(stream, LocalStream)
+    stream.take_at_once(take)
+    await stream.send([b"go on"])
+    assert [await stream.receive() for _ in range(4)] == [b"early", b"one", b"two", None]
+    assert offered == [b"early"], "what is queued goes first"
 
 
 async def test_an_error_of_what_takes_at_once_ends_the_call() -> None:
@@ -118,7 +138,7 @@ async def test_an_error_of_what_takes_at_once_ends_the_call() -> None:
     stream = talking(steps).open(TALK)
     assert isinstance(stream, LocalStream)
 
-    def fail(message: bytes) -> None:
+    def fail(message: bytes) -> bool:
         raise ValueError(message)
 
     assert await stream.receive() == b"early"

@@ -35,6 +35,8 @@ _PAUSE_NOT_LEADING_S = 0.2
 """Longest pause before the next try at a broker that does not lead yet, or any more."""
 _START_S_MAX = 10.0
 """Time without a first stream after which a warning is logged: until then the broker may be starting."""
+_LONE_AFTER_S = 0.002
+"""Time without a notification after which the next one is taken for one of a lone message."""
 _INTERESTS_PER_SEND = 1_000
 _READERS_MAX = 10_000
 """Limit of the (topic, group) pairs that brokers are notified of in a minute; a new stream gets all in one turn."""
@@ -206,6 +208,7 @@ class _Link:
         """Changes, and interests to be registered: their messages are made when they are sent, as there may be many."""
         self._outbox_filled: asyncio.Future[None] | None = None
         self._leads = True
+        self._lone_at_s = 0.0
         self._has_refused = False
         """The broker has refused interests on this stream."""
 
@@ -259,7 +262,7 @@ class _Link:
         self._has_refused = False
         try:
             if isinstance(stream, LocalStream):
-                stream.take_at_once(self._take)
+                stream.take_at_once(self._take_lone)
             while (events := await stream.receive()) is not None:
                 self._take(events)
                 if events.lite_ends:
@@ -273,9 +276,20 @@ class _Link:
             sender.cancel()
             stream.cancel()
 
+    def _take_lone(self, events: NotifyEvents) -> bool:
+        """Process notifications if the ones before were a while ago; return whether that was done.
+
+        Where messages come fast, a turn of the loop lets the next ones join, so that one pop delivers several.
+        """
+        if self._clock.monotonic() < self._lone_at_s or events.lite_ends:
+            return False
+        self._take(events)
+        return True
+
     def _take(self, events: NotifyEvents) -> None:
         """Process notifications; woken polls pop within this step, as far as the broker lets them."""
         now = self._clock.monotonic()
+        self._lone_at_s = now + _LONE_AFTER_S
         for event in events.events:
             if not event.refused:
                 if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
