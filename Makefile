@@ -83,10 +83,11 @@ build/compiled/made: pyproject.toml tools/compile.py $(shell find services -name
 coverage: setup ## Run the unit tests and say which lines and branches of services and spark none of them reaches
 	@$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report term:skip-covered --cov-report html:build/coverage tests/unit $(ARGS)
 
-sim: setup ## Run the simulators of one server, of a cluster and of a broker group over SEEDS seeds each from FIRST_SEED on, JOBS at a time
-	@$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); one=$$?; \
+sim: setup ## Run all kept seeds, then the simulators of one server, of a cluster and of a broker group over SEEDS seeds each from FIRST_SEED on, JOBS at a time
+	@SIM=all $(BIN)/python -m pytest -q -n $(JOBS) -k before tests/sim; kept=$$?; \
+	$(BIN)/python -m tests.sim --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); one=$$?; \
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS); many=$$?; \
-	$(BIN)/python -m tests.sim.replicas --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS) && [ $$one = 0 ] && [ $$many = 0 ]
+	$(BIN)/python -m tests.sim.replicas --seeds $(FIRST_SEED):$$(($(FIRST_SEED) + $(SEEDS))) --jobs $(JOBS) && [ $$kept = 0 ] && [ $$one = 0 ] && [ $$many = 0 ]
 
 mutants: setup ## Run changes that break promises against unit tests and simulators (ARGS="wiped-may-lead --seeds 50")
 	@$(BIN)/python -m tests.mutants --jobs $(JOBS) --first-seed $(FIRST_SEED) $(ARGS)

@@ -28,7 +28,7 @@ def main() -> None:
     seconds = int(sys.argv[1]) if sys.argv[1:] else SECONDS
     with (
         tempfile.TemporaryDirectory() as folder,
-        StandaloneProcess(Path(folder) / "data") as server,
+        StandaloneProcess(Path(folder) / "data", loads_itself=True) as server,
         httpx.Client(base_url=server.http_url) as http,
     ):
         for number in range(NAMES):

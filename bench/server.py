@@ -109,7 +109,7 @@ class OwnServer:
         words += ["--workers", str(workers)]
         # Without the second the folder that the process starts in comes first, which has the modules as they stand.
         environment = {} if compiled is None else {"PYTHONPATH": str(compiled.resolve()), "PYTHONSAFEPATH": "1"}
-        self._process = StandaloneProcess(self.data_dir, words, environment=environment)
+        self._process = StandaloneProcess(self.data_dir, words, environment=environment, loads_itself=True)
         self._runs = False
 
     @property

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.harness.ports import free_ports
+from tests.harness.preloaded import MAIN, PreloadedProcess, can_fork
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -46,6 +47,7 @@ class StandaloneProcess:
         environment: variables that it gets on top of this process's own.
         open_files_max: how many files it may have open; as many as this process if not given.
         module: what to run: the command line, or a module that changes something and then runs it.
+        loads_itself: it loads its modules as a program does (`tests/harness/preloaded.py`).
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class StandaloneProcess:
         log_path: Path | None = None,
         environment: dict[str, str] | None = None,
         open_files_max: int | None = None,
-        module: str = "popwheel_cli.main",
+        module: str = MAIN,
+        loads_itself: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.extra_args = list(extra_args)
@@ -65,7 +68,9 @@ class StandaloneProcess:
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._open_files_max = open_files_max
         self._module = module
-        self._process: subprocess.Popen[bytes] | None = None
+        is_program = loads_itself or module != MAIN or open_files_max is not None
+        self._is_forked = not is_program and can_fork(self._environment)
+        self._process: subprocess.Popen[bytes] | PreloadedProcess | None = None
 
     @property
     def grpc_address(self) -> str:
@@ -94,21 +99,23 @@ class StandaloneProcess:
         if self._process is not None:
             raise ProcessFailedError("it runs already")
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        words = [
+            *("standalone", "--data-dir", str(self.data_dir), "--host", "127.0.0.1"),
+            *("--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)),
+            *self.extra_args,
+        ]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", self._module, "standalone"),
-                    *("--data-dir", str(self.data_dir)),
-                    *("--host", "127.0.0.1"),
-                    *("--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port)),
-                    *self.extra_args,
-                ],
-                cwd=ROOT,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            if self._is_forked:
+                self._process = PreloadedProcess(words, self._environment, log)
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", self._module, *words],
+                    cwd=ROOT,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
         if self._open_files_max is not None:
             # Before it gets that far itself: the interpreter takes longer to start than this.
             resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._open_files_max, self._open_files_max))
@@ -196,7 +203,7 @@ class StandaloneProcess:
             self.kill()
             error.add_note(f"log of the server:\n{self._log_tail()}")
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | PreloadedProcess:
         if self._process is None:
             raise ProcessFailedError(f"it does not run:\n{self._log_tail()}")
         return self._process

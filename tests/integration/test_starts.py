@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")])
 async def test_three_starts_of_a_standalone(workers: tuple[str, ...], tmp_path: Path) -> None:
-    server = StandaloneProcess(tmp_path / "data", workers)
+    server = StandaloneProcess(tmp_path / "data", workers, loads_itself=True)
     lives = Lives(server.log_path)
     server.start()
     assert lives.warnings() == [], "a first start"

@@ -12,6 +12,8 @@ from tests.sim.run import run_seed
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = range(300, 306)
 
+pytestmark = pytest.mark.timeout(600)  # a machine may have others to serve
+
 
 @pytest.fixture(scope="module")
 def digests() -> list[str]:

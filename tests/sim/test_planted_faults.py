@@ -479,8 +479,11 @@ CAUGHT_BY: dict[Plant, int] = {
     the_timer_is_saved_before_what_fired: 30,
     resets_are_not_written_down: 54,
     half_messages_outlive_their_topic: 25,
+    one_group_may_take_all: 19,
+    what_has_fired_is_forgotten: 1,
+    slots_are_skipped: 2,
 }
-"""For those that few seeds catch: one that does. It is tried first, and the first seeds after it."""
+"""For those that few seeds catch, or not soon: one that does. It is tried first, and the first seeds after it."""
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,8 @@ def deleted_groups_keep_what_they_were_given(patch: pytest.MonkeyPatch) -> None:
 
 
 CAUGHT_BY: dict[Plant, int] = {
+    notifications_are_ignored_while_a_pop_is_under_way: 7,
+    interests_are_not_registered_again: 3,
     send_queues_do_not_wait: 12,
     a_message_group_moves_when_its_broker_is_gone: 1,
     recalls_go_to_any_broker: 1,

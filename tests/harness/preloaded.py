@@ -1,0 +1,218 @@
+"""Processes of `popwheel` that are forked from one which has loaded all modules, as loading takes most of a start.
+
+`python -m tests.harness.preloaded FD` is that one: it is asked over a socket, one for each process of tests. What is
+forked has the arguments, folder, variables and output that it would have as a program of its own. It differs in what
+`/proc` shows as its command line, and in that its modules were loaded by another: tests of starts use programs.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, NoReturn
+
+from popwheel_cli.process.quick_load import loads_quickly
+from popwheel_controller import http
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+MAIN = "popwheel_cli.main"
+_LOADED = (
+    "popwheel_cli.process.console",
+    "popwheel_cli.process.run",
+    "popwheel_cli.process.standalone",
+    "popwheel_common.http",
+    "popwheel_rpc.server.server",
+    "uvloop",
+)
+"""What a server loads, with what those load, and the routes of the admin API."""
+_STATUS = struct.Struct("!i")
+_REQUEST_BYTES_MAX = 1 << 20
+
+
+class PreloadedProcess:
+    """Process that was forked; used as `subprocess.Popen`.
+
+    Args:
+        words: the command line of `popwheel`.
+        environment: its variables.
+        output: for standard output and error.
+    """
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> None:
+        self.returncode: int | None = None
+        self._words = list(words)
+        self._status, told = socket.socketpair()
+        with told, Path(os.devnull).open("rb") as nothing:
+            self.pid = _parent().fork(self._words, environment, (nothing.fileno(), output.fileno(), told.fileno()))
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it is still there.
+        """
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self._words, timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+            told = self._status.recv(_STATUS.size)
+            self._status.close()
+            assert told, "the process that has loaded all modules is gone"
+            self.returncode = os.waitstatus_to_exitcode(_STATUS.unpack(told)[0])
+        return self.returncode
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether Python would run in the same way with these variables."""
+    return sys.platform == "linux" and _for_python(environment) == _for_python(os.environ)
+
+
+def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("PYTHON", "COV")) and name != "PYTHONUNBUFFERED"
+    }
+
+
+class _Parent:
+    """Process that has loaded all modules, as its user sees it."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.harness.preloaded", str(other.fileno())],
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+            )
+        atexit.register(self._close)
+
+    def fork(self, words: list[str], environment: Mapping[str, str], files: Sequence[int]) -> int:
+        """Have a process be forked; its number."""
+        request = json.dumps({"words": words, "environment": dict(environment)}).encode()
+        socket.send_fds(self._socket, [request], list(files))
+        return int(self._socket.recv(64))
+
+    def _close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def _parent() -> _Parent:
+    return _Parent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Words and variables of a process that is to be forked."""
+
+    words: list[str]
+    environment: dict[str, str]
+
+
+def _serve(requests: socket.socket) -> _Request:
+    """Fork what is asked for, and tell of the ends. Returns in a forked process; ends when nobody can ask any more."""
+    told: dict[int, socket.socket] = {}
+    awake, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    while True:
+        ready, _, _ = select.select([requests, awake], [], [])
+        if awake in ready:
+            awake.recv(4096)
+            _tell(told)
+        if requests not in ready:
+            continue
+        text, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
+        if not text:
+            sys.exit()
+        request = _Request(**json.loads(text))
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for each in (requests, awake, wake, *told.values()):
+                each.close()
+            os.dup2(files[0], 0)
+            os.dup2(files[1], 1)
+            os.dup2(files[1], 2)
+            for file in files:
+                os.close(file)
+            return request
+        os.close(files[0])
+        os.close(files[1])
+        told[pid] = socket.socket(fileno=files[2])
+        requests.send(str(pid).encode())
+
+
+def _tell(told: dict[int, socket.socket]) -> None:
+    """Tell the exit codes of those that have ended."""
+    while told:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with told.pop(pid) as other, suppress(OSError):
+            other.send(_STATUS.pack(status))
+
+
+@loads_quickly
+def _load() -> int:
+    routes = pkgutil.iter_modules(http.__path__, f"{http.__name__}.")
+    for name in (*_LOADED, *(each.name for each in routes)):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    return 0
+
+
+def _run(request: _Request) -> NoReturn:
+    """Run `popwheel` in a process that was forked."""
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = [MAIN, *request.words]
+    runpy.run_module(MAIN, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _load()
+    _run(_serve(socket.socket(fileno=int(sys.argv[1]))))
