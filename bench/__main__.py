@@ -172,7 +172,7 @@ async def _servers(
     valkeys: Sequence[ValkeyServer],
     peers: Sequence[PeerServer],
 ) -> AsyncIterator[Sequence[Server]]:
-    """Those on which a case is measured, in their order; some cases have servers of their own."""
+    """Return the servers on which a case is measured, in their order; some cases have servers of their own."""
     flushes = options.flush or FLUSHES
     if name in growth.FILLS:
         async with growth.servers_of(name, folder, flushes[0], options.compiled, scale) as pair:
@@ -188,7 +188,7 @@ async def _servers(
 
 
 async def _figures(name: str, server: Server, scale: Scale) -> Figures:
-    """One run of a case on a server, by what that server speaks."""
+    """Run a case on a server, by the protocol of that server."""
     if isinstance(server, ValkeyServer):
         return await streams.CASES[name](server, scale)
     return await CASES[name](server, scale)

@@ -64,7 +64,7 @@ async def _send(server: OwnServer, credentials: Credentials, scale: Scale) -> tu
 
 
 def _user(number: int) -> dict[str, object]:
-    """One of them is the bench's."""
+    """Return a user with its rules; number 0 is the bench's."""
     rules = [{"topic": f"other-{rule}-*", "allow": ["publish"]} for rule in range(8)]
     rules += [{"topic": "bench-*", "allow": ["admin"]}, {"group": "*", "allow": ["admin"]}]
     return {"access_key": f"user-{number}" if number else _USER.access_key, "secret": _USER.secret, "rules": rules}

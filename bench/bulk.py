@@ -48,14 +48,14 @@ _TIMEOUT_S = 300.0
 
 @dataclass
 class Others:
-    """Who sends and receives steadily through another topic meanwhile."""
+    """Neighbour that sends and receives steadily through another topic meanwhile."""
 
     sends: SteadySends
     loop: ReceiveLoop
     sending: "asyncio.Task[None]"
 
     def figures(self, bulk_at: float, bulk_end: float) -> Figures:
-        """What they felt before, and from the one time to the other."""
+        """Return their latencies before, and from the one time to the other."""
         sends = self.sends
         figures = {
             **percentiles("call_before", sends.send_ms(end_s=bulk_at)),

@@ -36,12 +36,12 @@ Result = TypeVar("Result")
 
 _GROUPS = 10
 _CHANGED_SHARE = 0.1
-_LOOKED_AT_ONCE = 5000
+_SCANNED_AT_ONCE = 5000
 _ROUNDS = 5
 
 
 async def sync(queues: int, server: Server, scale: Scale) -> Figures:
-    """One master with so many topics and consumer groups, the controller's part, and one slave; no server is used."""
+    """A master with topics and consumer groups, the controller's part, and one slave; no server is used."""
     topics = scale.sync_topics
     changed = int(topics * _GROUPS * queues * _CHANGED_SHARE)
     words = [sys.executable, "-m", "bench.checkpoints", *map(str, (topics, _GROUPS, queues, changed))]
@@ -73,7 +73,7 @@ class _Sync:
         self.blocked_ms = 0.0
 
     def change(self, count: int, by: int) -> None:
-        """Let so many offsets move on."""
+        """Commit a number of offsets."""
         each = max(1, self.buffer.pairs // max(1, count))
         for progress in list(islice(self.buffer, 0, None, each)):
             self.buffer.skipped(progress, progress.popped + by)
@@ -81,8 +81,8 @@ class _Sync:
     async def round(self) -> int:
         """Bring what has changed to the slave; how many bytes went over the wire, one way."""
         size = 0
-        look = self.source.look()
-        while self._step(lambda: sum(1 for _ in islice(look, _LOOKED_AT_ONCE))):
+        scan = self.source.scan()
+        while self._step(lambda: sum(1 for _ in islice(scan, _SCANNED_AT_ONCE))):
             pass
         known = self.file.checkpoint.known_version
         while True:

@@ -22,7 +22,7 @@ class CallFailedError(Exception):
 
 
 class Client:
-    """One connection with its client id, its Telemetry stream open and its heartbeats going; made by `connect`."""
+    """Connection with its client id, its Telemetry stream open and its heartbeats going; made by `connect`."""
 
     def __init__(self, connection: LoadConnection, address: str, topic: str, group: str) -> None:
         self.connection = connection

@@ -66,7 +66,7 @@ class ClusterServer:
 
     @property
     def pids(self) -> Sequence[int]:
-        """All of its processes, the parent too."""
+        """Return all of its processes, the parent too."""
         return self._pids["all"]
 
     @property
@@ -111,7 +111,9 @@ class ClusterServer:
         return sum(value for page in pages for (found, _), value in page.items() if found == name)
 
     async def broker_calls(self) -> dict[str, float]:
-        """How many calls the brokers have answered, by method: `Pop`, `Put` ...; streams that are open do not count."""
+        """Return the number of calls that the brokers have answered, by method: `Pop`, `Put` ...; streams that are open
+        do not count.
+        """
         calls: dict[str, float] = {}
         for process, page in self._pages.items():
             if process.startswith("broker-"):
@@ -164,7 +166,7 @@ def own_cluster(server: Server) -> ClusterServer:
 
 
 def _read(page: str) -> dict[tuple[str, str], float]:
-    """All values of a page of metrics, by name and the label `path`, others added up."""
+    """Return all values of a page of metrics, by name and the label `path`, others added up."""
     with urllib.request.urlopen(f"{page}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     values: dict[tuple[str, str], float] = {}

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection that makes gRPC calls with as little work per call as Python allows.
+"""HTTP/2 connection that makes gRPC calls with as little work per call as Python allows.
 
 The load generator shares its machine with the server it measures, so each microsecond here is one the server cannot
 have. Hence no tasks, no futures, no events: a call is a function to be called back. It plays a well-behaved client of
@@ -208,7 +208,7 @@ class LoadConnection(asyncio.Protocol):
             self._flush()
 
     def _meaning(self, block: bytes, flags: int) -> str:
-        """What is wrong with the headers or trailers of an answer; "" if nothing is."""
+        """Return what is wrong with the headers or trailers of an answer; "" if nothing is."""
         if not flags & frames.END_HEADERS or flags & (frames.PADDED | frames.PRIORITY_FLAG):
             raise NotImplementedError("headers in several frames, padded or with a priority")
         known = self._known.get(block)

@@ -33,13 +33,13 @@ async def define(http: httpx.AsyncClient, kind: str, rows: Sequence[Mapping[str,
 
 
 async def hold(address: str, topic: str, groups: Sequence[str], count: int) -> None:
-    """Send so many messages in all, have each group receive its share of them, and never acknowledge.
+    """Send a number of messages in all, have each group receive its share of them, and never acknowledge.
 
     Args:
         address: of the server.
         topic: it exists.
         groups: they exist; each receives all that is sent to the topic.
-        count: messages that are held at the end, by all groups together.
+        count: messages that are in flight at the end, by all groups together.
     """
     producers = await connect_all(address, CONNECTIONS, topic)
     try:

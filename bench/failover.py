@@ -26,7 +26,7 @@ _CONCURRENCY = 64
 _PAUSE_S = 0.005
 _CALM_S = 0.5
 _HEALTHY_S_MAX = 60.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _PEER_HEALTHY_S_MAX = 300.0
 _PEER_LOOK_S = 0.5
 _LAG_LOOK_S = 0.1
@@ -168,13 +168,13 @@ async def _all_in_sync(cluster: ClusterServer) -> bool:
 
 
 async def _has_master_after(cluster: ClusterServer, epoch: int) -> bool:
-    """Whether there is a master of a later epoch."""
+    """Return whether there is a master of a later epoch."""
     group = await asyncio.to_thread(cluster.group, GROUP)
     return group["epoch"] > epoch and group["master"] is not None
 
 
 async def _until(
-    look: Callable[[], Awaitable[bool]], at_most_s: float = _HEALTHY_S_MAX, pause_s: float = _LOOK_S
+    look: Callable[[], Awaitable[bool]], at_most_s: float = _HEALTHY_S_MAX, pause_s: float = _POLL_S
 ) -> None:
     async with asyncio.timeout(at_most_s):
         while not await look():
@@ -208,7 +208,7 @@ class _Sends:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def one_begun_after(self, moment: float) -> bool:
-        """Whether a send that began after a moment has succeeded."""
+        """Return whether a send that began after a moment has succeeded."""
         return self._last_begun > moment
 
     async def _send(self, client: Client) -> None:
@@ -229,7 +229,7 @@ CASES: dict[str, Case] = {
     "failover-switchover": partial(failover, _switch_over),
     "replicas": sends_with_replicas,
 }
-"""By name, in the order in which they run."""
+"""Cases by name, in the order in which they run."""
 
 SIDE_BY_SIDE = frozenset({"failover-kill"})
 """Cases that a peer takes part in, one with replicas whose master can be killed by a command."""

@@ -24,7 +24,7 @@ TIMERS = 10_000_000
 
 _HOLDERS = 10
 """Groups that hold; each holds its share of the messages of one topic."""
-_HELD = "growth-held"
+_OPEN = "growth-open"
 _SETTINGS = (
     "controller.topics_max=200000",
     "broker.pop.open_messages_max=20000000",
@@ -33,14 +33,14 @@ _SAMPLE = re.compile(r"^([a-z_]+) (\S+)$", re.MULTILINE)
 """A metric without labels."""
 _HTTP_S = 120.0
 _RECOVERED_IN_S = 600.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 Fill = Callable[[OwnServer, float], Awaitable[None]]
 """Starts a server that has nothing yet, and fills it; the number is the part of a whole one."""
 
 
 def of(whole: int, part: float, least: int = 1) -> int:
-    """So much of the whole."""
+    """Return a part of a whole number."""
     return max(least, round(whole * part))
 
 
@@ -58,9 +58,9 @@ async def with_open_deliveries(server: OwnServer, part: float) -> None:
     await server.start()
     groups = [f"growth-{number}" for number in range(_HOLDERS)]
     async with _admin(server) as http:
-        await contents.define(http, "topics", [{"name": _HELD, "type": "NORMAL"}])
+        await contents.define(http, "topics", [{"name": _OPEN, "type": "NORMAL"}])
         await contents.define(http, "groups", [{"name": group} for group in groups])
-    await contents.hold(server.address, _HELD, groups, of(OPEN, part, _HOLDERS))
+    await contents.hold(server.address, _OPEN, groups, of(OPEN, part, _HOLDERS))
 
 
 async def with_timers(server: OwnServer, part: float) -> None:
@@ -76,7 +76,7 @@ async def _admin(server: OwnServer) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=server.http_url, timeout=_HTTP_S) as http:
         async with asyncio.timeout(_HTTP_S):
             while not await _is_ready(http):
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         yield http
 
 
@@ -92,7 +92,7 @@ FILLS: dict[str, Fill] = {
     "growth-open": with_open_deliveries,
     "growth-timers": with_timers,
 }
-"""By the name of their case."""
+"""Steps by the name of their case."""
 
 
 @contextlib.asynccontextmanager
@@ -127,19 +127,19 @@ async def grown(send: Case, server: Server, scale: Scale) -> Figures:
     figures = await send(own, scale)
     async with _admin(own) as http:
         text = (await http.get("/metrics")).text
-    told = {name: float(value) for name, value in _SAMPLE.findall(text)}
+    shown = {name: float(value) for name, value in _SAMPLE.findall(text)}
     return {
         **figures,
         "anonymous_mib": process.anonymous_mib(own.pids),
-        "turn_max_ms": told["popwheel_loop_turn_max_seconds"] * 1000,
-        "topics": told["popwheel_controller_topics"],
-        "open": told["popwheel_pop_open_messages"],
-        "timers": told["popwheel_timers_pending"],
+        "turn_max_ms": shown["popwheel_loop_turn_max_seconds"] * 1000,
+        "topics": shown["popwheel_controller_topics"],
+        "open": shown["popwheel_pop_open_messages"],
+        "timers": shown["popwheel_timers_pending"],
     }
 
 
 def cases(send: Case) -> dict[str, Case]:
-    """All of them.
+    """Results of all cases.
 
     Args:
         send: the case `send-64`.

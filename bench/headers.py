@@ -60,7 +60,7 @@ class RequestHeaders:
         return b"%b%b%b%b%08x" % (start, timeout, before_id, self._id_prefix, self._calls & 0xFFFFFFFF)
 
     def _start(self, path: bytes) -> bytes:
-        """All up to the value of the time-out; kept if it leaves the table as it is."""
+        """Return everything up to the value of the time-out; kept if it leaves the table as it is."""
         known = len(self._table)
         block = bytearray()
         for field in ((b":method", b"POST"), (b":scheme", b"http"), (b":path", path), *self._fields):
@@ -84,7 +84,7 @@ class RequestHeaders:
         return bytes(block)
 
     def _index(self, field: Field) -> int:
-        """Where a field of the table stands now: the newest has the lowest index."""
+        """Return the index of a field of the table: the newest has the lowest index."""
         return _FIRST_DYNAMIC + len(self._table) - 1 - self._table[field]
 
     def _add(self, block: bytearray, field: Field) -> None:

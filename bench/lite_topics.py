@@ -1,4 +1,4 @@
-"""What a million lite topics cost one broker, without network: memory, checkpoints, a restart, and their end.
+"""Cost of a million lite topics at one broker, without network: memory, checkpoints, a restart, and their end.
 
 python -m bench.lite_topics [--lite-topics 1000000] [--data-dir FOLDER]
 """
@@ -72,14 +72,14 @@ class _Broker:
         await self.store.start(alone=True, repair=nobody, is_nowhere=nobody)
         await self.store.finish(1)
         self.core.cluster_changes.apply()
-        self.confirm()
+        self.commit()
 
     @property
     def core(self) -> BrokerCore:
         return self.store.core
 
-    def confirm(self) -> None:
-        self.core.store.confirm(self.core.store.log.end_position)
+    def commit(self) -> None:
+        self.core.store.commit(self.core.store.log.end_position)
 
     async def send(self) -> None:
         for at in range(0, len(self.names), _AT_ONCE):
@@ -88,7 +88,7 @@ class _Broker:
                 for name in self.names[at : at + _AT_ONCE]
             ]
             self.core.store.put_runs(runs)
-            self.confirm()
+            self.commit()
             if at % _SAVED_EVERY < _AT_ONCE:
                 await self.save()
         await self.save()
@@ -103,7 +103,7 @@ class _Broker:
             names = self.names[at : at + _OF_A_CLIENT]
             key = ClientKey("readers", "Sessions", f"client-{at}")
             client, new = core.lite.subscriptions.begin(key, names, 0)
-            core.lite.look_at(client, new)
+            core.lite.record_waiting(client, new)
             request = pb.PopRequest(
                 group="readers", topic="Sessions", max_messages=32, invisible_ms=30_000, client_id=key.client_id
             )
@@ -111,7 +111,7 @@ class _Broker:
             while (answer := core.lite.pops.pop(request, 0)).handles:
                 for handle in answer.handles:
                     core.acks.ack("readers", "Sessions", [handle])
-                self.confirm()
+                self.commit()
 
 
 def _resident_mib() -> float:
@@ -120,7 +120,7 @@ def _resident_mib() -> float:
 
 
 class _Figures(dict[str, float]):
-    """What was measured."""
+    """Measurements."""
 
     async def take(self, name: str, work: object) -> None:
         began_s = time.monotonic()
@@ -179,11 +179,11 @@ async def _second(folder: Path, count: int) -> _Figures:
     update = ClusterUpdate(version=1_000, deleted_topics=["Sessions"])
     broker.view.apply(update)
     broker.core.cluster_changed(update)
-    while broker.core.names.can_apply_changes:
+    while broker.core.topic_registry.can_apply_changes:
         step_s = time.process_time()
         broker.core.cluster_changes.apply()
         longest_s = max(longest_s, time.process_time() - step_s)
-        broker.confirm()
+        broker.commit()
     assert not broker.core.store.queues.lite_topics
     figures["s CPU to delete the topic with the other half"] = time.process_time() - began_s
     figures["ms CPU of its own longest step"] = longest_s * 1000

@@ -19,7 +19,7 @@ from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as definition
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 
 POLL_S = 20.0
-"""How long a poll waits, as the official clients ask by default."""
+"""Time that a poll waits, as the official clients ask by default."""
 
 _ERRORS_MAX = 1000
 _now = time.perf_counter
@@ -27,7 +27,7 @@ _now = time.perf_counter
 
 @dataclass
 class Outcome:
-    """What a load has done so far.
+    """Results of a load so far.
 
     Args:
         messages: sent, or received and acked.
@@ -45,7 +45,7 @@ class Outcome:
         """Count an error.
 
         Raises:
-            CallFailedError: there are so many that the load makes no sense any more.
+            CallFailedError: there are too many.
         """
         self.errors[error] += 1
         if self.errors.total() > _ERRORS_MAX:
@@ -60,7 +60,7 @@ class SendLoop:
         template: what they send.
         batch: messages of one request of it.
         concurrency: how many senders.
-        count: stop after so many messages; 0 = go on until `stop`.
+        count: messages after which it stops; 0: only `stop` ends it.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ReceiveLoop:
         self._stopping = True
 
     async def reach(self, count: int) -> None:
-        """Wait until so many messages were acked in all."""
+        """Wait until a number of messages were acked in all."""
         self._wanted = count
         self._reached = asyncio.get_running_loop().create_future()
         self._check()
@@ -239,7 +239,7 @@ class ReceiveLoop:
 
 @dataclass
 class SteadySends:
-    """When numbered messages were sent, and when they came out again.
+    """Times at which numbered messages were sent and received.
 
     Args:
         first: number of the first message; what comes with another number was left from before.
@@ -257,7 +257,7 @@ class SteadySends:
 
     @classmethod
     def plan(cls, count: int) -> Self:
-        """So many messages, with numbers that never come again."""
+        """Return a number of messages, with numbers that never come again."""
         return cls(time.time_ns() // 1000, [0.0] * count, [0.0] * count, [0.0] * count)
 
     def arrived(self, message: definition.Message) -> None:
@@ -280,11 +280,13 @@ class SteadySends:
         return sum(1 for sent, came in zip(self.sent_at, self.arrived_at, strict=True) if sent and not came)
 
     def latencies_ms(self, begin_s: float = -math.inf, end_s: float = math.inf) -> list[float]:
-        """From the start of the send to the arrival, of those that have come and were sent in that time."""
+        """Return the times from the start of the send to the arrival, of those that have come and were sent in that
+        time.
+        """
         return self._times_ms(self.arrived_at, begin_s, end_s)
 
     def send_ms(self, begin_s: float = -math.inf, end_s: float = math.inf) -> list[float]:
-        """How long each send took that began in that time."""
+        """Return the latency of each send that began in that time."""
         return self._times_ms(self.answered_at, begin_s, end_s)
 
     def _times_ms(self, ends: Sequence[float], begin_s: float, end_s: float) -> list[float]:
@@ -296,7 +298,7 @@ class SteadySends:
 
 
 class Sender(Protocol):
-    """What sends one prebuilt request, and raises `CallFailedError` if it is refused."""
+    """Caller that sends one prebuilt request, and raises `CallFailedError` if it is refused."""
 
     async def send(self, message: bytes) -> None:
         """Send it."""

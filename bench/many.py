@@ -32,7 +32,7 @@ from bench.steps import (
 TOPICS = ("bench-many",)
 
 WAYS = ("notify", "plain", "sliced")
-"""How polls wait, `proxy.poll_mode`."""
+"""Kinds of polls, `proxy.poll_mode`."""
 
 RATE = 20.0
 
@@ -47,7 +47,7 @@ _SCALE_CONNECTIONS = 16
 
 
 async def few_polls(polls: int, server: Server, scale: Scale) -> Figures:
-    """From the start of a send to the arrival at a steady, slow pace: fewer polls than brokers, or twice as many."""
+    """Measure from a send to its arrival at a steady, slow pace: fewer polls than brokers, or twice as many."""
     topic = group = "bench-many"
     producer = await Client.connect(server.address, topic)
     consumers = await connect_all(server.address, min(CONNECTIONS, polls), topic, group)
@@ -146,7 +146,7 @@ async def idle_many(server: Server, scale: Scale) -> Figures:
 
 
 async def _watch(cluster: ClusterServer, loops: Sequence[ReceiveLoop], seconds: float) -> Figures:
-    """What proxies and brokers use in that time."""
+    """Return the CPU time of proxies and brokers in that time."""
     polls = sum(loop.polls for loop in loops)
     usage, began = Usage.now(cluster.pids), perf_counter()
     proxies_s = process.cpu_s(cluster.proxy_pids)
@@ -260,7 +260,7 @@ _SHAPES = {
 """Brokers, proxies, workers of each."""
 
 CASES: dict[str, Case] = {**_FEW, "idle-many": idle_many, **dict.fromkeys(_SHAPES, throughput)}
-"""By name, in the order in which they run."""
+"""Cases by name, in the order in which they run."""
 
 SIDE_BY_SIDE = frozenset(_FEW)
 """Cases that a peer takes part in, one with as many brokers."""

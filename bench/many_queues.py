@@ -139,7 +139,7 @@ class _Broker:
                 for queue_id in range(self.queues)
             ]
             store.put_runs(runs)
-            store.confirm(store.log.end_position)
+            store.commit(store.log.end_position)
             await asyncio.sleep(0)
 
     async def save_timer(self) -> None:
@@ -184,7 +184,7 @@ async def _measure(folder: Path, topics: int, queues: int) -> Figures:
     await broker.send(broker.names[:1])
     await broker.save()
     core.store.put_runs([MessageRun(broker.names[0], 0, [bytes(100)], [b""], [""])])
-    core.store.confirm(core.store.log.end_position)
+    core.store.commit(core.store.log.end_position)
     await broker.longest_ms()
     figures["checkpoint_bytes"] = float(await broker.save())
     figures["checkpoint_step_ms"] = await broker.longest_ms()

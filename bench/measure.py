@@ -63,7 +63,7 @@ TOPICS = (
     *timers.TOPICS,
     *many.TOPICS,
 )
-"""What must exist on a server that does not make topics on first use; those of `timers.TOPICS` of type DELAY."""
+"""Topics that must exist on a server that makes none on first use; those of `timers.TOPICS` of type DELAY."""
 
 _POLLS_PER_GROUP = 1000  # RocketMQ's broker holds at most 1,024 polls of a topic and group
 
@@ -137,7 +137,9 @@ async def _drain(
 
 
 async def end_to_end(polls: int, server: Server, scale: Scale) -> Figures:
-    """From the start of a send to the arrival at a consumer that waits, at a steady pace far below what is possible."""
+    """Measure the time from the start of a send to the arrival at a consumer that waits, at a steady pace far below
+    what is possible.
+    """
     topic = group = "bench-e2e"
     producer = await Client.connect(server.address, topic)
     consumers = await connect_all(server.address, min(CONNECTIONS, polls), topic, group)
@@ -233,7 +235,8 @@ async def memory(server: Server, scale: Scale) -> Figures:
 
 
 async def start(server: Server, scale: Scale) -> Figures:
-    """From the start of the process without data to the first send that is answered with OK; its CPU, memory then.
+    """Measure the time from the start of the process without data to the first send that is answered with OK; its CPU,
+    memory then.
 
     Its CPU says more than its time where others use the machine too: it hardly waits.
     """
@@ -301,7 +304,7 @@ CASES: dict[str, Case] = {
     **loss.CASES,
     **growth.cases(partial(send, 64, 1)),
 }
-"""By name, in the order in which they run: `crash` finds the data of all that went before."""
+"""Cases by name, in the order in which they run: `crash` finds the data of all that went before."""
 
 OWN_ONLY = {
     "start",

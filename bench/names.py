@@ -85,7 +85,7 @@ class Steps:
         setattr(asyncio.Handle, "_run", metered)  # noqa: B010 - nothing else sees every step
 
     def take(self) -> Figures:
-        """What was seen since the last time."""
+        """Return the counts since the last call."""
         seen = {f"{role}_step_ms": round(ms, 1) for role, ms in self.longest.items() if role != "bench"}
         self.longest.clear()
         return seen
@@ -114,7 +114,7 @@ class Written:
 
 @contextmanager
 def as_role(role: str) -> Iterator[None]:
-    """What is begun in here is of a role."""
+    """Count tasks that begin in this block for a role."""
     token = _ROLE.set(role)
     try:
         yield
@@ -200,7 +200,7 @@ class Bench:
                 ProxyChannels(controller, lambda info: connect(info.address, limits=CHANNEL_LIMITS)),
             )
             await app.start()
-            await app._follower.wait_ready()
+            await app._controller_watch.wait_ready()
         try:
             yield app
         finally:
@@ -215,7 +215,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def timed(work: Awaitable[Result]) -> tuple[float, Result]:
-    """How many seconds something takes."""
+    """Return the seconds that something takes."""
     began = time.perf_counter()
     result = await work
     return time.perf_counter() - began, result
@@ -249,7 +249,7 @@ async def _measure(bench: Bench, topics: int, groups: int) -> dict[str, Figures]
 
         def all_know() -> bool:
             same = all(view.named == controller.state.named for view in views)
-            return same and len(broker.core.names.topic_ids) == len(controller.state.topics)
+            return same and len(broker.core.topic_registry.topic_ids) == len(controller.state.topics)
 
         bench.steps.take()
         seconds, _ = await timed(make(channel, topics, groups))

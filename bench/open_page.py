@@ -1,4 +1,4 @@
-"""What an open page costs its server: `python -m bench.open_page [SECONDS]` (docs/operate/monitor.md).
+"""Cost of an open page at its server: `python -m bench.open_page [SECONDS]` (docs/operate/monitor.md).
 
 A program, not a test: CPU time of a standalone server with nothing open, and with a page that refreshes itself.
 """
@@ -19,7 +19,7 @@ from tests.harness.standalone import StandaloneProcess
 NAMES: Final = 10
 SECONDS: Final = 60
 SAMPLED_S: Final = 12
-"""By then the controller has asked its broker for numbers."""
+"""Time after which the controller has asked its broker for numbers."""
 OPEN: Final = ("", "/", "/held", "/replicas", "")
 
 

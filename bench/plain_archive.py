@@ -1,4 +1,4 @@
-"""What one writes without Spark: pulls each queue of a topic by gRPC and writes its messages as Parquet.
+"""Archive without Spark: pulls each queue of a topic by gRPC and writes its messages as Parquet.
 
 `python -m bench.plain_archive ADDRESS TOPIC FILE` prints its figures as JSON. It leaves out all that makes such a
 script safe: other proxies, second tries, what retention takes.
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
 
 
 def messages_of(channel: grpc.Channel, queue: definition.MessageQueue) -> Iterator[definition.Message]:
-    """All messages of a queue."""
+    """Return all messages of a queue."""
     pull = channel.unary_stream(
         f"{_SERVICE}PullMessage",
         request_serializer=service.PullMessageRequest.SerializeToString,

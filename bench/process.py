@@ -1,4 +1,4 @@
-"""What the operating system says of processes: CPU they used, memory they hold."""
+"""Figures of the operating system on processes: CPU time and memory."""
 
 import os
 import time
@@ -71,12 +71,12 @@ class Usage:
 
     @classmethod
     def now(cls, pids: Sequence[int]) -> Self:
-        """What was used up to now."""
+        """Return the use up to now."""
         each_s = tuple(cpu_s([pid]) for pid in pids)
         return cls(sum(each_s), time.process_time(), machine_cpu_s(), each_s)
 
     def since(self, before: "Usage") -> "Usage":
-        """What was used after `before`."""
+        """Return the use since `before`."""
         return Usage(
             self.server_s - before.server_s,
             self.loader_s - before.loader_s,

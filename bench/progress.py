@@ -1,4 +1,4 @@
-"""What the progress of groups costs: memory of a pair of a group and a queue, saves, and a start.
+"""Cost of the progress of groups: memory of a pair of a group and a queue, saves, and a start.
 
 python -m bench.progress QUEUES GROUPS
 """

@@ -31,7 +31,7 @@ _FOLDED_AT_ONCE = 512
 
 
 async def promotion(count: int, server: Server, scale: Scale) -> Figures:
-    """A broker's core with so many delayed messages pending; no server is used."""
+    """A broker's core with pending delayed messages; no server is used."""
     words = [sys.executable, "-m", "bench.promotion", str(min(count, scale.timers_max))]
     done = await asyncio.to_thread(subprocess.run, words, stdout=subprocess.PIPE, check=True)
     figures: Figures = json.loads(done.stdout.splitlines()[-1])

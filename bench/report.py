@@ -1,4 +1,4 @@
-"""What was measured, as JSON lines for machines and as a table for people."""
+"""Report of the measurements, as JSON lines for machines and as a table for people."""
 
 import json
 import statistics
@@ -110,7 +110,7 @@ _HIDDEN_IF_ZERO = {"early", "missing", "undelivered", "duplicates", "errors"}
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one case.
+    """Run of a case.
 
     Args:
         case: its name.
@@ -134,7 +134,7 @@ class Run:
 
 
 def command(run: Run) -> str:
-    """What repeats a run by itself."""
+    """Return the command that repeats a run by itself."""
     return f"python -m bench --case {run.case} {run.words}".strip()
 
 

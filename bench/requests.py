@@ -29,7 +29,7 @@ _INVISIBLE_S = 60
 _VARINT_BYTES = 5
 _VARINT_MAX = 2**35 - 1
 SEQUENCE_DIGITS = 16
-"""A body begins with the number of its message in so many decimal digits."""
+"""Decimal digits of the message's number at the beginning of each body."""
 
 
 class Template(Protocol):
@@ -89,13 +89,13 @@ class SendTemplate:
 
 
 class DescribedTemplate(SendTemplate):
-    """As `SendTemplate`, but messages have three properties; a quarter of them does not pass `CONDITION`."""
+    """`SendTemplate` whose messages have three properties; a quarter of them does not pass `CONDITION`."""
 
     CONDITION = "number >= 8 AND region IN ('EU', 'UK') AND cancelled IS NULL"
 
     @staticmethod
     def passing(batch: int) -> int:
-        """How many messages of a request pass."""
+        """Return the number of messages of a request that pass."""
         return max(0, batch - 8)
 
     def properties_of(self, index: int) -> Mapping[str, str]:
@@ -104,7 +104,7 @@ class DescribedTemplate(SendTemplate):
 
 
 class OrderedTemplate(SendTemplate):
-    """As `SendTemplate`, each request with messages of one message group.
+    """`SendTemplate`, each request with messages of one message group.
 
     Args:
         topic: where to.
@@ -129,7 +129,7 @@ class OrderedTemplate(SendTemplate):
 
 
 class RandomTemplate(SendTemplate):
-    """As `SendTemplate`, but no two bodies are alike: all bytes are random.
+    """`SendTemplate` without two bodies that are alike: all bytes are random.
 
     Args:
         topic: where to.
@@ -221,7 +221,7 @@ def numbered_send(topic: str, size: int, number: int) -> bytes:
 
 
 def fresh_line(topic: str, size: int, number: int) -> bytes:
-    """As `numbered_send`, of a message group that has no other message."""
+    """Return a request like `numbered_send`, of a message group that has no other message."""
     body = f"{number:0{SEQUENCE_DIGITS}d}".encode().ljust(size, b"x")
     message = _message(topic, uuid.uuid4().hex.upper() + "00", body)
     message.system_properties.message_type = definition.FIFO
@@ -285,7 +285,7 @@ def ack(topic: str, group: str, messages: Sequence[definition.Message]) -> bytes
 
 
 def settings(topic: str, group: str, address: str) -> bytes:
-    """What a client says of itself on its Telemetry stream; a producer if it has no group."""
+    """Return what a client says of itself on its Telemetry stream; a producer if it has no group."""
     ours = definition.Settings(access_point=_endpoints(address), request_timeout=Duration(seconds=5))
     ours.user_agent.language = definition.PYTHON
     ours.user_agent.version = "5.1.2"
@@ -329,7 +329,7 @@ def split(parts: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def refusal(answer: type[service.SendMessageResponse] | type[service.AckMessageResponse], parts: list[bytes]) -> str:
-    """What a unary answer refuses; "" if it is all well.
+    """Return what a unary answer refuses; "" if it is all well.
 
     Its status on top is OK only if that of each entry is.
     """

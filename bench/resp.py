@@ -10,7 +10,7 @@ from bench.connection import ConnectionFailedError
 
 Reply = bytes | int | None | list["Reply"]
 Done = Callable[[list[Reply], str], None]
-"""Told the replies to what was asked for, and what went wrong."""
+"""Takes the replies to a request, and the error if it failed."""
 
 _END = b"\r\n"
 _CONNECTED_IN_S = 10.0
@@ -69,7 +69,7 @@ def read_reply(data: bytes, at: int) -> tuple[Reply | ReplyError, int]:
 
 
 class RespConnection(asyncio.Protocol):
-    """One connection over which several callers may call at once; made by `connect`."""
+    """Connection over which several callers may call at once; made by `connect`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ class RespConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     async def ask(self, *words: bytes | str | int) -> Reply:
-        """One command whose time does not matter.
+        """Run a command whose time does not matter.
 
         Raises:
             CallFailedError: it failed.
@@ -120,7 +120,7 @@ class RespConnection(asyncio.Protocol):
         return (await self._ask(command(*words)))[0]
 
     async def send(self, message: bytes) -> None:
-        """One command that is prebuilt, as `bench.client.Client` has it.
+        """Run a command that is prebuilt, as `bench.client.Client` has it.
 
         Raises:
             CallFailedError: it failed.
@@ -142,7 +142,7 @@ class RespConnection(asyncio.Protocol):
         return await answer
 
     def close(self) -> None:
-        """Close it at once; calls under way are told nothing."""
+        """Close it at once; calls in flight get no reply."""
         self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""What a call costs a server: CPU per call of our transport and of grpcio's, same handlers, same client, in one run.
+"""Cost of a call at a server: CPU per call of our transport and of grpcio's, same handlers, same client, in one run.
 
     python bench/rpc_call.py [--calls 20000] [--rounds 3]
 
@@ -96,7 +96,7 @@ async def measure(process_id: int, callers: int, calls: int, one: Send) -> tuple
 
 
 async def load(port: int, process_id: int, calls: int) -> dict[str, tuple[float, float]]:
-    """All kinds of calls against one server."""
+    """Measure all kinds of calls against a server."""
     import grpc
 
     channels = [

@@ -21,11 +21,11 @@ FIRST_SEND_TIMEOUT_S = 60.0
 
 
 class Server(Protocol):
-    """What every case needs to know of a server."""
+    """Facts of a server that every case needs."""
 
     name: str
     words: str
-    """What chooses it on the bench's own command line."""
+    """Words that choose it on the bench's command line."""
 
     @property
     def address(self) -> str:
@@ -119,7 +119,7 @@ class OwnServer:
 
     @property
     def http_url(self) -> str:
-        """Of its admin API."""
+        """Address of its admin API."""
         return self._process.http_url
 
     @property
@@ -167,7 +167,7 @@ class OwnServer:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether a child is a worker, and not the broker."""
+    """Return whether a child is a worker, and not the broker."""
     return b"--shared-port" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 

@@ -9,7 +9,7 @@ _ROOT = Path("/sys/fs/cgroup/blkio")
 
 
 def can_slow_down() -> bool:
-    """Whether this machine lets us."""
+    """Return whether this machine lets us."""
     return (_ROOT / "blkio.throttle.read_bps_device").exists() and os.access(_ROOT, os.W_OK)
 
 

@@ -21,10 +21,10 @@ STREAM_TOPIC = "bench-spark-stream"
 QUEUES_TOPIC = "bench-spark-small"
 _SMALL_TOPICS = 125
 _SMALL_MESSAGES = 80
-"""Of a topic, which is made with 8 queues."""
+"""Messages of a topic, which is made with 8 queues."""
 _TRIGGERS = 20
 _FEW_BATCHES = 8
-"""Of messages of a topic that has hardly any: what a read of it takes, any read takes before its first row."""
+"""Messages of a topic that has hardly any: what a read of it takes, any read takes before its first row."""
 
 
 class SideFailedError(Exception):
@@ -115,14 +115,14 @@ async def write(server: Server, scale: Scale) -> Figures:
 
 
 async def trigger(server: Server, scale: Scale) -> Figures:
-    """What a micro-batch costs that has nothing or hardly anything to do."""
+    """Measure a micro-batch with nothing or hardly anything to do."""
     await _filled(server, STREAM_TOPIC, 1)
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-spark-") as folder:
         return await _side("bench.spark_side", "trigger", server.address, STREAM_TOPIC, folder, str(_TRIGGERS))
 
 
 async def queues(server: Server, scale: Scale) -> Figures:
-    """What a read of a thousand queues of ten messages costs, the first time and then."""
+    """Measure a read of a thousand queues of ten messages, the first time and then."""
     topics = [f"{QUEUES_TOPIC}-{number}" for number in range(_SMALL_TOPICS)]
     clients = await connect_all(server.address, CONNECTIONS, topics[0])
     try:
@@ -141,4 +141,4 @@ CASES: dict[str, Case] = {
     "spark-trigger": trigger,
     "spark-queues": queues,
 }
-"""By name."""
+"""Cases by name."""

@@ -24,7 +24,7 @@ _SETTINGS = {
 
 
 def took_s(act: Callable[[], None]) -> float:
-    """How many seconds it takes; the first of two times warms up."""
+    """Return the seconds it takes; the first of two times warms up."""
     act()
     began = time.perf_counter()
     act()
@@ -32,8 +32,8 @@ def took_s(act: Callable[[], None]) -> float:
 
 
 def best_s(*acts: Callable[[], None]) -> list[float]:
-    """How many seconds each takes at its best, of several rounds of all in turn: all are as warm as they get, and what
-    else is on the machine hits none of them alone.
+    """Return the seconds that each takes at its best, of several rounds of all in turn: all are as warm as they get,
+    and what else is on the machine hits none of them alone.
     """
     times: list[list[float]] = [[] for _ in acts]
     for _ in range(_ROUNDS):
@@ -79,7 +79,7 @@ def read(spark: SparkSession, address: str, topic: str, few_topic: str, folder: 
 
 
 def write(spark: SparkSession, address: str, topic: str, folder: str, count: str) -> Figures:
-    """From Parquet into a topic: all rows, and one for each of the two tasks, which is the start of a job."""
+    """Write Parquet into a topic: all rows, and one for each of the two tasks, which is the start of a job."""
 
     def send(rows: int) -> Callable[[], None]:
         path = f"{folder}/{rows}.parquet"

@@ -1,4 +1,4 @@
-"""What cases are made of: how much of everything, topics, filling, and how figures are put together."""
+"""Steps of the cases: sizes, topics, filling, and how figures are put together."""
 
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much of everything.
+    """Sizes of a run.
 
     Args:
         seconds: of sending that are measured.
@@ -129,7 +129,7 @@ async def fill(
     batch: int = BATCH,
     template: Callable[[str, int, int], requests.SendTemplate] = requests.SendTemplate,
 ) -> Outcome:
-    """Send so many messages in batches."""
+    """Send a number of messages in batches."""
     loop = SendLoop(clients, template(topic, BODY_BYTES, batch), batch, BATCH_CONCURRENCY, count)
     loop.start()
     return await loop.finished()

@@ -75,7 +75,7 @@ class Senders:
         data: the commands that each sends.
         batch: how many commands that is.
         concurrency: how many senders.
-        count: stop after so many messages; 0 = go on until `stop`.
+        count: messages after which it stops; 0: only `stop` ends it.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Pollers:
         connections: one for each.
         stream: what they read.
         group: for whom.
-        on_body: told of each message's body as soon as it is read.
+        on_body: called with each message's body as soon as it is read.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Pollers:
         self._stopping = True
 
     async def reach(self, count: int) -> None:
-        """Wait until so many messages were acked in all."""
+        """Wait until a number of messages were acked in all."""
         self._wanted = count
         self._check()
         await self._reached

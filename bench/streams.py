@@ -35,7 +35,7 @@ from bench.timers import FILL_RATE, Arrivals
 from bench.valkey import ValkeyServer
 
 MOVER_S = 0.05
-"""How often what is due is looked for; half of it is how late a delayed message is on average."""
+"""Interval of the search for due messages; half of it is how late a delayed message is on average."""
 
 _MOVED_AT_ONCE = 500
 _MOVE = """
@@ -108,7 +108,9 @@ async def drain(server: ValkeyServer, scale: Scale) -> Figures:
 
 
 async def end_to_end(polls: int, server: ValkeyServer, scale: Scale) -> Figures:
-    """From the start of a send to the arrival at a consumer that waits, at a steady pace far below what is possible."""
+    """Measure the time from the start of a send to the arrival at a consumer that waits, at a steady pace far below
+    what is possible.
+    """
     stream = group = "bench-e2e"
     producer, *consumers = await connect_all(server, 1 + polls)
     try:
@@ -209,4 +211,4 @@ CASES: dict[str, StreamCase] = {
     "timers-100000": partial(lateness, 100_000),
     "kill": loss.kill_streams,
 }
-"""By the name of the case that does the same on our server."""
+"""Cases by the name of the case that does the same on our server."""

@@ -86,7 +86,7 @@ async def _build(folder: Path, count: int) -> None:
                 for due_ms in dues
             ]
         )
-        store.confirm(appended.end_position)
+        store.commit(appended.end_position)
         ends = [*appended.positions[1:], appended.end_position]
         for due_ms, position, end in zip(dues, appended.positions, ends, strict=True):
             slot_ms = slot_of(due_ms)

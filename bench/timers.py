@@ -42,7 +42,7 @@ _STEADY_RATE = 200.0
 _SLOT_LEAD_S = 0.6
 """A server may begin to read what is due so long before its time."""
 _DRAIN_RATE = 8000.0
-"""Others go on sending while so many fire a second; a server that is slower is measured for as long as that takes."""
+"""Messages that fire in a second while others go on sending; a slower server is measured for as long as that takes."""
 _MANY = 10_000_000
 
 
@@ -52,7 +52,7 @@ def _now_ms() -> float:
 
 @dataclass
 class Arrivals:
-    """When delayed messages came, by their numbers.
+    """Arrival times of delayed messages, by their numbers.
 
     Args:
         first: number of the first; what comes with another number was left from before.
@@ -73,7 +73,7 @@ class Arrivals:
         self.late_ms = [None] * len(self.due_ms)
 
     def due(self, number: int) -> int:
-        """When the message of that number is due."""
+        """Return when the message of that number is due."""
         return self.due_ms[number - self.first]
 
     def arrived(self, message: definition.Message) -> None:
@@ -101,7 +101,7 @@ class Arrivals:
                     await asyncio.sleep(0.01)
 
     def figures(self) -> Figures:
-        """How late they came, and what went wrong."""
+        """Return how late they came, and what went wrong."""
         late = [each for each in self.late_ms if each is not None]
         return {
             **percentiles("late", late),
@@ -151,7 +151,7 @@ async def lateness(count: int, server: Server, scale: Scale) -> Figures:
 
 
 async def accept(server: Server, scale: Scale) -> Figures:
-    """What taking a delayed message costs beside a normal one, in turns: sends by 64 callers."""
+    """Measure a delayed send beside a normal one, in turns: sends by 64 callers."""
     later_ms = int(_now_ms()) + _HOUR_MS
     normal, delayed = "bench-send", "bench-later"
     clients = {topic: await connect_all(server.address, CONNECTIONS, topic) for topic in (normal, delayed)}
@@ -254,7 +254,7 @@ async def burst(server: Server, scale: Scale) -> Figures:
 
 
 async def recovery(count: int, server: Server, scale: Scale) -> Figures:
-    """From the start of the process to the first send answered with OK, with so many messages pending; memory then."""
+    """Time from the start of the process to the first send answered with OK, with messages pending; memory then."""
     with_timers = await _server_with_timers(server, min(count, scale.timers_max))
     try:
         took = await with_timers.start()
@@ -296,7 +296,7 @@ CASES: dict[str, Case] = {
     "timers-recovery-10m": partial(recovery, _MANY),
     "timers-idle": rest,
 }
-"""By name, in the order in which they run."""
+"""Cases by name, in the order in which they run."""
 
 OWN_ONLY = {"timers-recovery-1m", "timers-recovery-10m", "timers-idle"}
 """Cases that start servers of their own."""

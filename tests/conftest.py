@@ -1,7 +1,7 @@
 """For all tests: what one leaves behind is its fault, or is put away before the next.
 
 An async test that leaves a task running has not stopped what it started, and fails. Sockets, files and processes that
-are left open are told by Python itself (ResourceWarning, an error here).
+are left open are reported by Python itself (ResourceWarning, an error here).
 """
 
 import asyncio

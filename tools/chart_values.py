@@ -4,11 +4,12 @@
 What Kubernetes itself defines (affinity, tolerations ...) is as its own schema has it, named by `kubernetes`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
 
 from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS, TopicSetting
 from popwheel_controller.options import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
@@ -32,7 +33,7 @@ Share = int | Annotated[str, Field(pattern=r"^([0-9]+%)?$")]
 """A number, or of all; empty text for none."""
 Texts = dict[str, str]
 Object = dict[str, Any]
-"""As Kubernetes has it, whatever it is."""
+"""A mapping of Kubernetes, whatever it holds."""
 
 KUBERNETES = "kubernetes"
 """Stands in a model's schema where what Kubernetes defines goes."""
@@ -64,13 +65,25 @@ class _Values(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Topic(_Values):
+def _setting(setting: TopicSetting) -> tuple[Any, Any]:
+    if setting.words:
+        return Literal[setting.words], Field(default=setting.default)
+    return int, Field(default=0, ge=0)
+
+
+if TYPE_CHECKING:
+    _TopicSettings = _Values
+else:
+    fields = {each.resource_key: _setting(each) for each in TOPIC_SETTINGS}
+    _TopicSettings = create_model("_TopicSettings", __base__=_Values, **fields)
+
+
+class Topic(_TopicSettings):
     """A topic that is to be there."""
 
     name: Annotated[str, Field(pattern=rf"^[%A-Za-z0-9_-]{{1,{TOPIC_LENGTH_MAX}}}$")]
     type: Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"] = "NORMAL"
     queues: int = Field(ge=1, le=QUEUES_MAX, default_factory=lambda: TopicDefaults().queues)
-    liteExpirationMs: int = Field(default=0, ge=0)
 
 
 class ExponentialBackoff(_Values):
@@ -340,7 +353,9 @@ class Redis(_Values):
 
 
 class SparkApplication(_Values):
-    """One has a name, an image and a file at least; the templates know what the rest is if it is left out."""
+    """An application. It has a name, an image and a file at least; the templates know what the rest is if it is left
+    out.
+    """
 
     name: Label
     image: Annotated[str, Field(min_length=1)]
@@ -358,7 +373,7 @@ class SparkApplication(_Values):
 
 
 class Checkpoint(_Values):
-    """Where a stream keeps how far it is: exactly one of a URL, a size, and a claim, which the templates demand."""
+    """Place of a stream's checkpoint: exactly one of a URL, a size, and a claim, which the templates demand."""
 
     url: str = ""
     size: Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?[KMGTPE]i?)?$")] = ""
@@ -367,7 +382,7 @@ class Checkpoint(_Values):
 
 
 class SparkStream(_Values):
-    """One has a name, an image, a file and a checkpoint at least."""
+    """A stream. It has a name, an image, a file and a checkpoint at least."""
 
     name: Label
     image: Annotated[str, Field(min_length=1)]
@@ -393,7 +408,7 @@ class Spark(_Values):
 
 
 class ChartValues(_Values):
-    """All of them but `config`."""
+    """Values of the chart but `config`."""
 
     for_all: Global = Field(alias="global")
     image: Image

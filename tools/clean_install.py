@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "send_and_receive.py"
 RECEIVED = "received order 4 attempt 1"
 VERBS = (("standalone",), ("standalone", "--workers", "2"), ("cluster", "--groups", "1", "--proxies", "1"))
-"""All ways to run Popwheel on one machine."""
+"""Ways to run Popwheel on one machine."""
 
 _START_S_MAX = 120.0
 _CLIENT_S_MAX = 120.0
 _STOP_S_MAX = 30.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _OF_SPARK = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_REMOTE")
 _IN_THE_WAY = 'raise RuntimeError("this is the services folder of somebody else")\n'
 
@@ -39,7 +39,7 @@ class InstallError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One step.
+    """A step.
 
     Args:
         name: of it.
@@ -167,7 +167,7 @@ class CleanInstall:
                     connection.close()
                     return
             connection.close()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         raise InstallError(f"it was not ready (exit code {server.poll()})")
 
     def _call(self, words: Sequence[str], seconds_max: float | None = None, **variables: str) -> str:

@@ -19,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path(__file__).resolve().parent.parent
 PACKAGES = sorted((SOURCE / "services").glob("*/popwheel_*"))
-"""Of the services."""
+"""Modules of the services."""
 
 COMPILED = (
     "popwheel_common/cold_reads.py",
@@ -90,7 +90,7 @@ LEFT_OUT = (
 """Further ones: they are called seldom."""
 
 FLAGS = "-flto=auto -fvisibility=hidden"
-"""Of the C compiler: functions may be put into one another across modules, and are called without a look-up."""
+"""Flags of the C compiler: functions may be put into one another across modules, and are called without a look-up."""
 
 _BUILD = """\
 import sys

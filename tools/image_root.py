@@ -31,10 +31,10 @@ LEFT_OUT = (
     "**/*.pxd",
     "**/*.pyi",
 )
-"""Of the libraries: what nothing imports."""
+"""Files of the libraries that nothing imports."""
 
 EXTRAS = ("grpcio", "kubernetes", "otel", "redis")
-"""Those of pyproject.toml that an image has: every setting of the services works in it."""
+"""Extras of pyproject.toml that an image has: every setting of the services works in it."""
 
 _COMMAND = """\
 #!/usr/bin/env python3

@@ -26,12 +26,12 @@ SPARK = ROOT / "spark"
 NOTES = ROOT / "packaging" / "notes"
 """The notes of each release's tag."""
 MINORS = (11, 12, 13, 14)
-"""Of Python 3: those that all libraries have wheels for."""
+"""Minor versions of Python 3 that all libraries have wheels for."""
 EXTRAS = "grpcio,kubernetes,redis,compile"
 """Requirements of the compiler: the libraries' types, and itself."""
 
 _PLACES = (".pyenv/versions/3.{minor}.*/bin/python", ".local/share/uv/python/cpython-3.{minor}.*/bin/python3")
-"""Where tools keep interpreters, below the home folder."""
+"""Folders of interpreters, below the home folder."""
 _PURE = "py3-none-any.whl"
 
 

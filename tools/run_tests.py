@@ -22,13 +22,14 @@ as much of their time is waiting.
 """
 
 WAITING_AT_ONCE = ("-n", "4", "--dist", "worksteal")
-"""Where tests share nothing, and wait now and then. A process that has no more to do takes from the others' rest."""
+"""Parts whose tests share nothing, and wait now and then. A process that has no more to do takes from the others' rest.
+"""
 
 AT_ONCE = ("-n", "2", "--dist", "worksteal")
-"""Where tests share nothing, and keep a core busy each."""
+"""Parts whose tests share nothing, and keep a core busy each."""
 
 FILES_AT_ONCE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Where tests of a file share servers, and much of the time is waiting: each process does a file at a time."""
+"""Parts whose tests of a file share servers, and much of the time is waiting: each process does a file at a time."""
 
 WORDS = {"unit": WAITING_AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE, "interop": FILES_AT_ONCE}
 """Further arguments of pytest, by folder."""

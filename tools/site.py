@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def documents() -> Iterator[Path]:
-    """All pages."""
+    """Pages of the site."""
     yield from ROOT.glob("*.md")
     for folder in FOLDERS:
         yield from (ROOT / folder).rglob("*.md")

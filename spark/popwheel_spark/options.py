@@ -20,7 +20,7 @@ class Side(Enum):
     """Side of an option: the reads or writes that take it."""
 
     ALL = "all"
-    """All reads and writes: connection options."""
+    """Reads and writes: connection options."""
     READ = "read"
     """Reads of messages and dead letters: tables and streams."""
     BATCH = "table"
@@ -37,7 +37,7 @@ _ALL: Final = (Side.ALL,)
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """An option.
 
     Args:
         name: its name.
@@ -257,7 +257,7 @@ _ROWS: Final = (
         "targetRowsPerPartition",
         Kind.NUMBER,
         "10000",
-        "small queues are joined into tasks of about so many offsets; 1: a task for each queue",
+        "offsets of a task, to which small queues are joined; 1: a task for each queue",
         (Side.READ,),
         least=1,
     ),

@@ -63,7 +63,7 @@ class SchemaRegistry:
             answer = self._get(
                 f"schemas/ids/{number}", f"no schema has the id {number}; was the body written elsewhere?"
             )
-            self._keep(number, answer)
+            self._cache_schema(number, answer)
         return self._schemas[number]
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
@@ -83,7 +83,7 @@ class SchemaRegistry:
             answer = self._get(f"{path}/{number}", f"there is no version {number} of {subject}")
             if answer["id"] not in self._schemas:
                 self._check_room()
-                self._keep(answer["id"], answer)
+                self._cache_schema(answer["id"], answer)
             found.append(self._schemas[answer["id"]])
         return found
 
@@ -91,7 +91,7 @@ class SchemaRegistry:
         if len(self._schemas) >= self._schemas_max:
             raise RefusedError(f"{self._schemas_max} schemas were fetched already: raise schemas_max")
 
-    def _keep(self, number: int, answer: Mapping[str, Any]) -> None:
+    def _cache_schema(self, number: int, answer: Mapping[str, Any]) -> None:
         if answer.get("references"):
             raise RefusedError(
                 f"the schema {number} refers to others, which Spark's functions do not take: write it out"

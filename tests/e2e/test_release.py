@@ -44,7 +44,7 @@ def test_the_controllers_may_change_their_own_pods_and_no_others(release: Releas
         assert not release.may(verb, what), f"{verb} {what}"
 
 
-def test_events_tell_of_switchovers_and_refusals(release: Release) -> None:
+def test_events_report_switchovers_and_refusals(release: Release) -> None:
     before = release.group()
     to = next(number for number in before.in_sync if number != before.master)
     for asked in ("9", str(to)):

@@ -15,7 +15,7 @@ def main() -> int:
     """Run; 0 if nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for how long")
-    parser.add_argument("--rounds", type=int, default=10**9, help="end after so many rounds, if that comes first")
+    parser.add_argument("--rounds", type=int, default=10**9, help="rounds after which it ends, if that comes first")
     parser.add_argument("--seed", type=int, default=None, help="the same seed sends the same; drawn if not given")
     parser.add_argument("--statuses", action="store_true", help="show how often each call was answered how")
     arguments = parser.parse_args()

@@ -24,7 +24,7 @@ class Accepted:
         """Ids of delayed messages, half messages, and those of lite topics: nobody can pull them."""
         self.count = 0
 
-    def note(self, request: bytes, response: pb.SendMessageResponse) -> None:
+    def record(self, request: bytes, response: pb.SendMessageResponse) -> None:
         """A send was answered."""
         if not any(entry.status.code == Code.OK for entry in response.entries):
             return  # nor need the request be one

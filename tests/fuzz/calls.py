@@ -161,8 +161,8 @@ class CallFuzzer:
             )
 
         def recall() -> Message:
-            told = dice.choice(self._recalls) if self._recalls else "none yet"
-            return pb.RecallMessageRequest(topic=d.Resource(name="fuzz-later"), recall_handle=told)
+            reported = dice.choice(self._recalls) if self._recalls else "none yet"
+            return pb.RecallMessageRequest(topic=d.Resource(name="fuzz-later"), recall_handle=reported)
 
         def sync() -> Message:
             return pb.SyncLiteSubscriptionRequest(
@@ -255,7 +255,7 @@ class CallFuzzer:
         data = self.garbage.request(target.call.request, target.good)
         metadata = self._metadata()
         timeout = b"0n" if dice.random() < 0.03 else dice.choice((b"", b"5S", b"1S", b"99999999H"))
-        self._tell(target, data, metadata, timeout)
+        self._report(target, data, metadata, timeout)
         client = await self._connected()
         before, revived = subject.snapshot(), subject.revived
         stream_id = await client.open(target.call.path, metadata, timeout)
@@ -268,7 +268,7 @@ class CallFuzzer:
         refused = self._check(target, answer)
         if target.name == "SendMessage" and answer.messages:
             sent = pb.SendMessageResponse.FromString(answer.messages[0])
-            self.accepted.note(data, sent)
+            self.accepted.record(data, sent)
             self._recalls.extend(each.recall_handle for each in sent.entries if each.recall_handle)
             self._halves.extend((each.message_id, each.transaction_id) for each in sent.entries if each.transaction_id)
         if answer.grpc_status == GrpcStatus.DEADLINE_EXCEEDED:
@@ -290,7 +290,7 @@ class CallFuzzer:
         self._calls_left -= 1
         return self._client
 
-    def _tell(self, target: Target, data: bytes, metadata: dict[str, str], timeout: bytes) -> None:
+    def _report(self, target: Target, data: bytes, metadata: dict[str, str], timeout: bytes) -> None:
         self.calls += 1
         self.last = (
             f"{target.name}, grpc-timeout {timeout!r}, metadata {metadata}\n"

@@ -154,10 +154,10 @@ class Subject:
     def snapshot(self) -> dict[str, object]:
         """All that lasts: topics, groups, stored messages, committed offsets, messages that are out.
 
-        The log's end is none of it: the broker writes down by itself which topics and groups it has heard of.
+        The log's end is none of it: the broker writes down by itself which topics and groups it has learned of.
         """
         core = self.cluster.broker.core
-        state = self.cluster.controller._keeper.state
+        state = self.cluster.controller._state_writer.state
         committed = {
             (progress.group, progress.queue.topic, progress.queue.queue_id): progress.committed
             for progress in core.state.merge_buffer

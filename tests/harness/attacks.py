@@ -67,7 +67,7 @@ class Attack:
     settings: dict[int, int] = field(default_factory=lambda: {frames.SETTING_INITIAL_WINDOW_SIZE: _BIG})
     reads: bool = True
     closes: bool = True
-    held_mib: int = 6
+    in_use_mib: int = 6
 
     def start(self) -> bytes:
         """The handshake."""
@@ -227,7 +227,12 @@ ATTACKS = (
     Attack("empty-frames flood", "CVE-2019-9518", "empty_frames_max", _empty_data),
     Attack("flood of frames of padding", "CVE-2019-9518", "empty_frames_max", _padding_only),
     Attack(
-        "zero window", "CVE-2019-9517", "send_buffer_bytes_max", _answers_without_window, settings=_CLOSED, held_mib=26
+        "zero window",
+        "CVE-2019-9517",
+        "send_buffer_bytes_max",
+        _answers_without_window,
+        settings=_CLOSED,
+        in_use_mib=26,
     ),
     Attack(
         "slow read: takes nothing from its socket",
@@ -235,8 +240,8 @@ ATTACKS = (
         "send_buffer_bytes_max",
         _answers_without_window,
         reads=False,
-        held_mib=26,
+        in_use_mib=26,
     ),
     Attack("tiny window updates", "CVE-2019-9511", "window_updates_max", _tiny_windows, settings=_CLOSED),
-    Attack("unfinished messages", "", "receive_buffer_bytes_max", _unfinished_messages, closes=False, held_mib=80),
+    Attack("unfinished messages", "", "receive_buffer_bytes_max", _unfinished_messages, closes=False, in_use_mib=80),
 )

@@ -21,7 +21,7 @@ Found = TypeVar("Found")
 
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 class ClusterCommand:
@@ -75,7 +75,7 @@ class ClusterCommand:
             if self._process.poll() is not None or time.monotonic() > until:
                 self.kill()
                 raise ProcessFailedError(f"did not start:\n{self.explain()}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def rows(self) -> dict[str, list[str]]:
         """The table it has shown: by name of the process, gRPC address, HTTP address, log."""
@@ -120,7 +120,7 @@ class ClusterCommand:
         until = time.monotonic() + timeout_s
         while not wanted(status := self.status()):
             assert time.monotonic() < until, f"{status}\n{self.explain()}"
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def pids(self) -> list[int]:
         """Numbers of all its processes, the parent first."""
@@ -180,7 +180,7 @@ def wait_until_found(read: Callable[[], list[Found]], timeout_s: float) -> list[
     """
     until = time.monotonic() + timeout_s
     while not (found := read()) and time.monotonic() < until:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return found
 
 
@@ -194,7 +194,7 @@ def wait_until_gone(pids: Sequence[int], timeout_s: float) -> None:
     while left := [pid for pid in pids if _is_there(pid)]:
         if time.monotonic() > until:
             raise ProcessFailedError(f"still there: {left}")
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _is_there(pid: int) -> bool:

@@ -26,7 +26,7 @@ CONTROLLER = "controller"
 POLL_MS_MIN = 1000
 """So that the polls of the load, which are short in order that it ends soon, wait for messages."""
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _HEALTHY_S_MAX = 40.0
 _FLOW_S_MAX = 30.0
 _DRAIN_S_MAX = 45.0
@@ -111,7 +111,7 @@ class ReplicatedCluster:
         until = time.monotonic() + timeout_s
         while not await asyncio.to_thread(wanted):
             assert time.monotonic() < until, f"not in {timeout_s:.0f} s: {what}; {self.group()}"
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def pid(self, name: str) -> int:
         """Number of a process, as the kernel knows it: the controller may be away, or not know it any more."""
@@ -214,7 +214,7 @@ class FailoverLoad:
             self._events.feed(output.read())
 
     async def flows(self, cluster: ReplicatedCluster, more: int = 20) -> None:
-        """Wait until so many more messages were sent, and as many came and were acked."""
+        """Wait until a number of messages more were sent, and as many arrived and were acked."""
         self.read()
         account = self.account
         sent, acked = account.sent_count + more, account.acked_count + more

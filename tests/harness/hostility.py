@@ -56,7 +56,7 @@ async def _prepare(process: StandaloneProcess) -> None:
 
 @asynccontextmanager
 async def nothing_changes(server: StandaloneProcess) -> AsyncIterator[None]:
-    """What lasts is the same afterwards: topics, groups, messages, offsets, the log's size, what is given out."""
+    """What lasts is the same afterwards: topics, groups, messages, offsets, the log's size, what is delivered."""
     before = lasting(server), await committed(server)
     yield
     after = lasting(server), await committed(server)

@@ -17,7 +17,7 @@ class Ledger:
     tried: set[bytes] = field(default_factory=set)
     sent: set[bytes] = field(default_factory=set)
     acked: set[bytes] = field(default_factory=set)
-    ack_in_doubt: set[bytes] = field(default_factory=set)
+    ack_with_unknown_outcome: set[bytes] = field(default_factory=set)
     """Whose last ack was asked for and never answered: it may have counted, so they may come again and need not."""
     again: set[bytes] = field(default_factory=set)
     """Delivered although they had been acked with OK."""
@@ -25,7 +25,7 @@ class Ledger:
     @property
     def owed(self) -> set[bytes]:
         """Promised to their senders, and not taken by a consumer, not even perhaps: they must still come."""
-        return self.sent - self.acked - self.ack_in_doubt
+        return self.sent - self.acked - self.ack_with_unknown_outcome
 
 
 @dataclass
@@ -68,9 +68,9 @@ class Load:
                     self.ledger.again.update(each.body for each in received.messages if each.body in self.ledger.acked)
                     good = [each for each in received.messages if each.body[-1] % 5]
                     if good:
-                        self.ledger.ack_in_doubt.update(each.body for each in good)
+                        self.ledger.ack_with_unknown_outcome.update(each.body for each in good)
                         answer = await client.ack("load", "Load", good)
-                        self.ledger.ack_in_doubt.difference_update(each.body for each in good)
+                        self.ledger.ack_with_unknown_outcome.difference_update(each.body for each in good)
                         for message, entry in zip(good, answer.entries, strict=True):
                             if entry.status.code == Code.OK:
                                 self.ledger.acked.add(message.body)

@@ -20,7 +20,7 @@ TURN_S_MAX = 0.05
 
 _YARDSTICK_ROWS = 6_000
 _YARDSTICK_S = 0.0105
-"""CPU time of making and encoding so many rows on the machine that the bound was set for, while it is quiet."""
+"""CPU time of making and encoding these rows on the machine that the bound was set for, while it is quiet."""
 
 
 class LoopTurns:

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on, and a loop that lives by it: no test waits for time to pass."""
+"""A clock that stands still until it is asked to go on, and a loop that lives by it: no test waits for time to pass."""
 
 import asyncio
 import selectors

@@ -2,7 +2,7 @@
 
 What it tells apart, for each file, is what a program has *written* (it reads that back) and what has been *synced*
 (power loss can't take it away). Between the two stands a list of changes that the device may have carried out or not.
-Names are told apart likewise: a file that was made, renamed or removed is so for certain only once its folder is
+Names are distinguished likewise: a file that was made, renamed or removed is so for certain only once its folder is
 synced; syncing the file itself does not count, as POSIX has it. Folders last from the moment they are made.
 
 What each fault does:
@@ -15,7 +15,7 @@ What each fault does:
 - `fail_writes`: EIO, after any part of the bytes was written.
 - `fail_syncs`: EIO. Each unsynced change has reached the device or never will, whatever later syncs say, and the file
   may show what is on the device or what was written. A sync that has begun goes on when its waiter is cancelled, as one
-  in a thread does, and its error is told to nobody then. It ends with its process: what a crash overtakes is unsynced.
+  in a thread does, and its error is asked to nobody then. It ends with its process: what a crash overtakes is unsynced.
 - `flip_bit`: one bit is another, on the device and in what is read.
 - `cached_bytes`: only so much of each file's end is in memory. The rest is fetched, again for each call of `reads`; a
   plain read of what never was raises BlockingReadError once `may_block` is False.
@@ -122,13 +122,13 @@ class _Inode:
     written: bytearray = field(default_factory=bytearray)
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[_Write | _Truncate] = field(default_factory=list)
-    changes_settled: int = 0
+    changes_applied: int = 0
     fetched: set[int] = field(default_factory=set)
 
     @property
     def changes(self) -> int:
         """How many changes there were so far."""
-        return self.changes_settled + len(self.unsynced)
+        return self.changes_applied + len(self.unsynced)
 
     def change(self, change: _Write | _Truncate) -> None:
         change.carry_out(self.written)
@@ -136,11 +136,11 @@ class _Inode:
 
     def sync(self, changes: int) -> None:
         """The first `changes` changes of all are on the device."""
-        count = max(0, changes - self.changes_settled)
+        count = max(0, changes - self.changes_applied)
         for change in self.unsynced[:count]:
             change.carry_out(self.synced)
         del self.unsynced[:count]
-        self.changes_settled = max(self.changes_settled, changes)
+        self.changes_applied = max(self.changes_applied, changes)
 
     def settle(self, random_source: random.Random) -> None:
         """Each unsynced change reaches the device, or it never will."""
@@ -152,7 +152,7 @@ class _Inode:
                 change.carry_out_torn(self.synced, random_source)
             else:
                 change.lose(self.synced, random_source)
-        self.changes_settled = self.changes
+        self.changes_applied = self.changes
         self.unsynced.clear()
 
 
@@ -227,7 +227,7 @@ class MemoryDisk:
         self._failing_writes = 0
         self._failing_syncs = 0
         self._sync_fails_for: Callable[[Path], bool] = _any_path
-        self._held_syncs: list[Callable[[], None]] | None = None
+        self._paused_syncs: list[Callable[[], None]] | None = None
         self.reads = ColdReads(self.fetch)
         self.cached_bytes = capacity_bytes
         """So much of each file's end is in memory."""
@@ -390,17 +390,17 @@ class MemoryDisk:
 
     def hold_syncs(self) -> None:
         """Let every sync that begins from now on wait for `release_syncs`."""
-        self._held_syncs = []
+        self._paused_syncs = []
 
     def release_syncs(self) -> None:
         """Let the syncs that wait go on."""
-        held, self._held_syncs = self._held_syncs or [], None
+        held, self._paused_syncs = self._paused_syncs or [], None
         for end in held:
             end()
 
-    async def until_held(self) -> None:
+    async def until_stored(self) -> None:
         """Return when a sync waits for `release_syncs`."""
-        while not self._held_syncs:
+        while not self._paused_syncs:
             await asyncio.sleep(0)
 
     def check_life(self, life: int) -> None:
@@ -455,15 +455,15 @@ class MemoryDisk:
     @property
     def is_quick(self) -> bool:
         """Whether the device takes so little time for the next sync that the loop may wait for it."""
-        return self.quick and self._held_syncs is None
+        return self.quick and self._paused_syncs is None
 
     async def _through(self, sync: Callable[[], None]) -> None:
         """Do a sync when it is its turn, whoever waits then."""
-        if self._held_syncs is None:
+        if self._paused_syncs is None:
             sync()
         else:
             synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._held_syncs.append(partial(end_for, synced, sync))
+            self._paused_syncs.append(partial(end_for, synced, sync))
             await synced
 
     def end_sync(self, path: Path, inode: _Inode, changes: int, life: int) -> None:

@@ -33,5 +33,5 @@ def metric(server: StandaloneProcess, name: str, **labels: str) -> float:
 
 
 def lasting(server: StandaloneProcess) -> Values:
-    """What only a request that was done may change: topics, groups, messages, the log's size, what is given out."""
+    """What only a request that was done may change: topics, groups, messages, the log's size, what is delivered."""
     return {key: value for key, value in metrics(server).items() if key[0] in _LASTING}

@@ -4,7 +4,7 @@ from popwheel_broker.log.record import Record, RecordKind, stored
 from popwheel_broker.topics.topic_registry import Names, TopicRegistry
 
 
-def note(known: TopicRegistry, said: Names) -> None:
+def record(known: TopicRegistry, said: Names) -> None:
     """Apply a record NAMES."""
     _apply(known, RecordKind.NAMES, said.encode())
 

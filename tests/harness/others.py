@@ -46,7 +46,7 @@ class Others:
             await asyncio.sleep(0.01)
 
     async def wait_for(self, more: int) -> None:
-        """Wait until it was served so many times more."""
+        """Wait until it was served a number of times more."""
         async with self._served:
             enough = self.served + more
             await self._served.wait_for(lambda: self.served >= enough)

@@ -1,7 +1,7 @@
 """Records that fail by themselves: makes the steps that handle one record raise for those that are marked.
 
-What is marked carries `MARK` in its body. Slaves fold records without their bodies, so the fold is told by `is_marked`
-which positions of the log are meant.
+What is marked carries `MARK` in its body. Slaves fold records without their bodies, so the fold is reported by
+`is_marked` which positions of the log are meant.
 """
 
 import contextlib

@@ -53,7 +53,7 @@ def run_program(
     Args:
         arguments: words after `python`, such as `["-m", "demo.client", "127.0.0.1:8081"]`.
         scratch: a folder of its own, taken for its home, where the official client writes its log.
-        timeout_s: it is killed after so many seconds, which counts as exit code -9.
+        timeout_s: seconds after which it is killed, which counts as exit code -9.
         environment: variables that it gets on top of this process's own.
     """
     return run_words(

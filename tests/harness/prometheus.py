@@ -18,7 +18,7 @@ from tests.harness.dashboards_and_alerts import RULES, program
 from tests.harness.ports import free_ports
 
 _START_S_MAX = 30.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _STEP_S = 1
 
 
@@ -93,7 +93,7 @@ class Prometheus:
             if self._process.poll() is not None or time.monotonic() > until:
                 self.__exit__(None, None, None)
                 raise AssertionError(f"did not start:\n{(self._folder / 'prometheus.log').read_text()}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return self
 
     def _is_ready(self) -> bool:

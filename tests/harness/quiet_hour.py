@@ -19,7 +19,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, WatchedCluster(Path(folder)) as watched:
         asyncio.run(watched.rest(minutes * 60))
         times = watched.times
-        heard = {
+        learned = {
             state: sorted(
                 {
                     each["metric"]["alertname"]
@@ -30,8 +30,10 @@ def main() -> int:
             )
             for state in ("pending", "firing")
         }
-    print(f"{minutes:g} minutes: fired {heard['firing'] or 'none'}; pending for a while {heard['pending'] or 'none'}")
-    return 1 if heard["firing"] else 0
+    print(
+        f"{minutes:g} minutes: fired {learned['firing'] or 'none'}; pending for a while {learned['pending'] or 'none'}"
+    )
+    return 1 if learned["firing"] else 0
 
 
 if __name__ == "__main__":

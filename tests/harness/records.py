@@ -15,7 +15,7 @@ _SEND_ID = encode_send_id(2**64 - 1)
 
 def record_of(message: Message, queue_id: int = 0, *, origin: bytes = b"", times: int = 1) -> bytes:
     """The record of a message, with offset, store time and attempts that its system properties say; its fields are
-    written so many times.
+    written `times` times.
     """
     payload = Message()
     payload.CopyFrom(message)

@@ -17,7 +17,7 @@ _KINDS = (
     *("networkpolicies", "poddisruptionbudgets", "popwheel"),
 )
 _OF_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _CALL_S_MAX = 300.0
 _ROLL_OUT_S_MAX = 330.0
 """Longer than Helm waits: its own words say what is not ready."""
@@ -256,7 +256,7 @@ class Release:
         until = time.monotonic() + seconds
         while not wanted():
             assert time.monotonic() < until, f"not in {seconds:.0f} s: {what}; {why()}"
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def hook(self, command: str) -> None:
         """Run a command of whoever asked for the drill."""

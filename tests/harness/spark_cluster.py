@@ -29,7 +29,7 @@ _MEMORY = "512m"
 """Of an executor: Spark refuses less than 450 MiB."""
 _START_S_MAX = 120.0
 _STOP_S_MAX = 30.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _ALONE = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
 
 
@@ -193,7 +193,7 @@ class SparkCluster:
             if ended or time.monotonic() > until:
                 logs = "\n".join(path.read_text()[-2000:] for path in sorted(self._folder.glob("*.log")))
                 raise ProcessFailedError(f"Spark's cluster did not start:\n{logs}")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _state(self) -> dict[str, Any]:
         try:

@@ -88,7 +88,7 @@ class TimerSender:
         return due_ms
 
     async def send(self, address: str, count: int | None) -> None:
-        """Send so many messages, rounded up to whole calls, or until the server goes away."""
+        """Send a number of messages, rounded up to whole calls, or until the server goes away."""
         sent = 0
         try:
             client = await Client.connect(address, self._topic)

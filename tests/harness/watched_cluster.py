@@ -89,13 +89,13 @@ class WatchedCluster:
         """Have it go through load, the loss of its master, and load again.
 
         Args:
-            flow: so many messages go through
-            flows: so many times before, and so many after.
+            flow: messages of one load.
+            flows: loads before, and as many after.
         """
         cluster, times = self._cluster, self.times
         await cluster.make_topics()
         group = await cluster.wait_until_healthy()
-        await self._is_told_well()
+        await self._is_informed()
         times.quiet = time.time()
         with FailoverLoad(self._folder / "load", cluster.address, "watched") as load:
             for _ in range(flows):
@@ -119,7 +119,7 @@ class WatchedCluster:
         cluster, times = self._cluster, self.times
         await cluster.make_topics()
         await cluster.wait_until_healthy()
-        await self._is_told_well()
+        await self._is_informed()
         with FailoverLoad(self._folder / "load", cluster.address, "watched") as load:
             times.quiet = time.time()
             while time.time() < times.quiet + duration_s:
@@ -136,7 +136,7 @@ class WatchedCluster:
             assert kept
             assert (await client.forward_to_dead_letters("rare", _TOPIC, given_up)).code == Code.OK
 
-    async def _is_told_well(self) -> None:
+    async def _is_informed(self) -> None:
         """Wait until Prometheus has read the first pages of controllers and proxies: an alert that was pending before
         stays so until it is judged again.
         """

@@ -1,4 +1,5 @@
-"""The official Python client at work at one proxy until its standard input ends, told as JSON lines on standard output.
+"""The official Python client at work at one proxy until its standard input ends, written as JSON lines on standard
+output.
 
 A program of its own (`python -m tests.integration.cluster_client ENDPOINT NAME`), as the client registers the same
 protocol names as our code. One thread sends, one receives and acks. It judges nothing; tests do.

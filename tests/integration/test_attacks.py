@@ -97,4 +97,4 @@ async def test_an_attack_ends_at_its_limit_and_others_are_served(attacked: Stand
         await attack_it(attacked, attack)
         cost_mib = (memory_kib(attacked, "VmHWM") - start_kib) / 1024
     print(f"\n| {attack.name} | {attack.number or '-'} | `{attack.limit}` | {cost_mib:.1f} |")
-    assert cost_mib < 2 * attack.held_mib + 16, "what it holds, and what Python needs to handle it"
+    assert cost_mib < 2 * attack.in_use_mib + 16, "what it holds, and what Python needs to handle it"

@@ -1,4 +1,4 @@
-"""What became of each message, told by the admin API of a real process: acked, in flight, waiting, dead or unread."""
+"""Fate of each message, reported by the admin API of a real process: acked, in flight, waiting, dead or unread."""
 
 import json
 import subprocess

@@ -78,7 +78,7 @@ async def test_nothing_is_lost_or_comes_twice_while_a_topic_gets_more_queues(
     assert len((await client.route("Growing")).message_queues) == 16
 
 
-async def test_a_poll_that_waits_is_told_of_what_comes_into_a_new_queue(
+async def test_a_poll_that_waits_is_notified_of_what_comes_into_a_new_queue(
     server: StandaloneProcess, client: MessagingClient
 ) -> None:
     await made(server, "topics", name="Awaited", queues=1)
@@ -158,14 +158,14 @@ async def test_attempts_and_waits_count_from_the_next_failure_on(
     await client.send("Failing", b"one")
     (first,) = await client.receive_all("failing", "Failing", 1)
     await changed(server, "group", "update", "failing", "--max-attempts", "2", "--backoff", "1s")
-    told = await client.agree_on_settings(
+    reported = await client.agree_on_settings(
         definition.Settings(
             client_type=definition.PUSH_CONSUMER,
             subscription=definition.Subscription(group=definition.Resource(name="failing")),
         )
     )
-    assert told.backoff_policy.max_attempts == 2
-    assert [each.seconds for each in told.backoff_policy.customized_backoff.next] == [1]
+    assert reported.backoff_policy.max_attempts == 2
+    assert [each.seconds for each in reported.backoff_policy.customized_backoff.next] == [1]
     assert (await client.change_invisible("failing", "Failing", first, None)).status.code == Code.OK
     (second,) = await client.receive_all("failing", "Failing", 1, patience_s=20)  # not after ten minutes
     assert second.system_properties.delivery_attempt == 2

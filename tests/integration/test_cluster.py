@@ -141,8 +141,8 @@ async def test_brokers_and_proxies_die_under_load_and_nothing_acknowledged_is_lo
         sent = set[bytes]().union(*(worker.bodies("sent") for worker in workers))
         acked = set[bytes]().union(*(worker.bodies("acked") for worker in workers))
         # What nobody answered when a process was killed may have been carried out; all else comes again.
-        in_doubt = set[bytes]().union(*(worker.bodies("ack failed") for worker in workers))
-        if missing := sent - acked - in_doubt:
+        outcome_unknown = set[bytes]().union(*(worker.bodies("ack failed") for worker in workers))
+        if missing := sent - acked - outcome_unknown:
             async with MessagingClient(first) as client:
                 missing -= set(await receive_and_ack_all(client, missing))
         assert missing == set(), "sent with OK and lost"

@@ -19,7 +19,7 @@ NOTHING = {
 }
 """Queries that find nothing here, and why."""
 
-NOT_TOLD_IN_SECONDS = {"PopwheelDiskDaysLeft", "PopwheelLoopTurnsLong"}
+NOT_REPORTED_IN_SECONDS = {"PopwheelDiskDaysLeft", "PopwheelLoopTurnsLong"}
 """Alerts on what only hours or minutes tell: half a minute of a disk that others write on, too, says nothing, and the
 longest turn of the last minute is one of the start, where a slow machine loads modules.
 """
@@ -56,7 +56,7 @@ def test_what_alerts_compare_is_there(watched: WatchedCluster) -> None:
     for rule in rules():
         compared = re.fullmatch(r"(.*) (?:>=|>|<) (?:on \(.*?\) )?(.*)", rule["expr"], re.DOTALL)
         assert compared is not None, rule["expr"]
-        if rule["alert"] not in NOT_TOLD_IN_SECONDS | NOT_HERE:
+        if rule["alert"] not in NOT_REPORTED_IN_SECONDS | NOT_HERE:
             assert finds_something(watched, compared[1]), rule["alert"]
             assert re.fullmatch(r"[0-9.e]+", compared[2]) or finds_something(watched, compared[2]), rule["alert"]
 
@@ -65,5 +65,5 @@ def test_what_alerts_compare_is_there(watched: WatchedCluster) -> None:
 def test_nothing_is_pending_while_all_is_well_and_a_failover_is_no_alert(watched: WatchedCluster) -> None:
     times, prometheus = watched.times, watched.prometheus
     pending = {each["metric"]["alertname"] for each in prometheus.series("ALERTS", times.quiet, times.struck)}
-    assert pending <= NOT_TOLD_IN_SECONDS
+    assert pending <= NOT_REPORTED_IN_SECONDS
     assert prometheus.series('ALERTS{alertstate="firing"}', times.quiet, times.over) == []

@@ -60,6 +60,6 @@ async def test_a_header_that_no_client_sends_is_not_asked_for(client: MessagingC
     assert (await client.send("Headers", b"body")).status.code == Code.OK
 
 
-async def test_a_client_without_an_id_is_told_so(client: MessagingClient) -> None:
+async def test_a_client_without_an_id_is_notified_so(client: MessagingClient) -> None:
     client.metadata = ()
     assert (await client.send("Headers", b"body")).status.code == Code.CLIENT_ID_REQUIRED

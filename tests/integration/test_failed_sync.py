@@ -20,9 +20,9 @@ async def test_a_failed_sync_ends_the_process(tmp_path: Path) -> None:
         async with MessagingClient(server.grpc_address) as client:
             assert (await client.send("Kept", b"before")).status.code == Code.OK
             broken.touch()
-            with pytest.raises(AioRpcError) as told:  # the proxy asks again until it ends with the broker
+            with pytest.raises(AioRpcError) as reported:  # the proxy asks again until it ends with the broker
                 await client.send("Kept", b"in doubt")
-            assert told.value.code() == StatusCode.UNAVAILABLE
+            assert reported.value.code() == StatusCode.UNAVAILABLE
         assert server.wait() == 1
         assert "Input/output error" in server.log_text()
         broken.unlink()

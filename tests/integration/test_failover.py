@@ -3,7 +3,7 @@ S3, T1, T2, P3); transactions end as their senders say, and message groups keep 
 
 In the default run each drill is done once, all under one load, whose account is closed when they are over: what a lost
 answer hides for its invisible duration is waited for once. If `FAILOVER_ROUNDS` is set (`make drills`: 10) each is done
-so many times, and has a load and an account of its own.
+as many times, and has a load and an account of its own.
 """
 
 import asyncio

@@ -22,13 +22,13 @@ def admin(server: StandaloneProcess, *words: str, exit_code: int = 0, answer: st
     return done.stdout + (done.stderr if exit_code else "")
 
 
-def told(server: StandaloneProcess, *words: str) -> Any:
+def reported(server: StandaloneProcess, *words: str) -> Any:
     """The same as JSON."""
     return json.loads(admin(server, *words, "-o", "json"))
 
 
 async def dead_letters(client: MessagingClient, group: str, topic: str, count: int) -> None:
-    """Have so many messages of a topic be dead letters of a group."""
+    """Make a number of messages of a topic dead letters of a group."""
     for number in range(count):
         assert (await client.send(topic, b"%d" % number)).status.code == Code.OK
     for message in await client.receive_all(group, topic, count):
@@ -41,33 +41,33 @@ async def test_a_group_is_set_back_and_forward(server: StandaloneProcess, client
     first = await client.receive_all("resetters", "Reset", 10)
     assert (await client.ack("resetters", "Reset", first[:5])).status.code == Code.OK
 
-    preview = told(server, "offset", "reset", "resetters", "Reset", "--to", "earliest", "--dry-run")
+    preview = reported(server, "offset", "reset", "resetters", "Reset", "--to", "earliest", "--dry-run")
     assert (preview["in_flight"], preview["retries"], preview["unanswered"]) == (5, 0, [])
     assert sum(each["from_offset"] - each["to_offset"] for each in preview["queues"]) == 10
     forced = ("resetters", "Reset", "--force", "--to")
     admin(server, "offset", "reset", *forced, "earliest", exit_code=2)  # nobody to ask
-    again = told(server, "offset", "reset", "resetters", "Reset", "--to", "earliest", "--dry-run")
+    again = reported(server, "offset", "reset", "resetters", "Reset", "--to", "earliest", "--dry-run")
     assert again["queues"] == preview["queues"]
 
-    assert told(server, "offset", "reset", *forced, "earliest", "--yes")["queues"] == preview["queues"]
+    assert reported(server, "offset", "reset", *forced, "earliest", "--yes")["queues"] == preview["queues"]
     again = await client.receive_all("resetters", "Reset", 10)
     assert sorted(bodies(again)) == [b"%d" % number for number in range(10)]
     stale = await client.ack("resetters", "Reset", first[5:])
     assert {each.status.code for each in stale.entries} == {Code.INVALID_RECEIPT_HANDLE}
 
     stored = again[0].system_properties.store_timestamp.ToDatetime().isoformat(timespec="milliseconds")
-    assert told(server, "offset", "reset", *forced, "2000-01-01T00:00:00Z", "--yes")["queues"]
+    assert reported(server, "offset", "reset", *forced, "2000-01-01T00:00:00Z", "--yes")["queues"]
     assert len(await client.receive_all("resetters", "Reset", 10)) == 10
     admin(server, "offset", "reset", *forced, stored, exit_code=2)  # of which zone?
     for place in ("-1h", "offset:0"):
-        moved = told(server, "offset", "reset", *forced, place, "--yes")
+        moved = reported(server, "offset", "reset", *forced, place, "--yes")
         assert {each["to_offset"] for each in moved["queues"]} == {0}
         assert len(await client.receive_all("resetters", "Reset", 10)) == 10
-    moved = told(server, "offset", "reset", "resetters", "Reset", "--force", "--shift", "-1000", "--yes")
+    moved = reported(server, "offset", "reset", "resetters", "Reset", "--force", "--shift", "-1000", "--yes")
     assert all(each["clamped"] and not each["to_offset"] for each in moved["queues"])
     one = moved["queues"][0]
     queue = ("--broker", one["broker"], "--queue", str(one["queue_id"]))
-    moved = told(server, "offset", "reset", "resetters", "Reset", "--force", "--shift", "1", *queue, "--yes")
+    moved = reported(server, "offset", "reset", "resetters", "Reset", "--force", "--shift", "1", *queue, "--yes")
     assert [(each["queue_id"], each["to_offset"]) for each in moved["queues"]] == [(one["queue_id"], 1)]
     assert len(await client.receive_all("resetters", "Reset", 9)) == 9
     admin(server, "offset", "reset", *forced, "latest", "--yes")
@@ -120,20 +120,20 @@ async def test_a_reset_that_makes_no_sense(
 
 async def test_dead_letters_are_listed_shown_and_redriven(server: StandaloneProcess, client: MessagingClient) -> None:
     await dead_letters(client, "mourners", "Redrive", 7)
-    found = told(server, "dlq", "list", "mourners", "--limit", "5")
+    found = reported(server, "dlq", "list", "mourners", "--limit", "5")
     assert (len(found["letters"]), found["total"]) == (5, 7)
     assert {each["topic"] for each in found["letters"]} == {"Redrive"}
     letter = found["letters"][2]
-    shown = told(server, "dlq", "show", "mourners", letter["broker"], str(letter["queue_offset"]))
+    shown = reported(server, "dlq", "show", "mourners", letter["broker"], str(letter["queue_offset"]))
     assert shown["body"].isdigit()
     assert shown["body_encoding"] == "text"
     assert all(each["body"].isdigit() for each in found["letters"])
     assert shown["message_id"] == letter["message_id"]
-    assert told(server, "dlq", "redrive", "mourners", "--dry-run")["would be redriven"] == 7
+    assert reported(server, "dlq", "redrive", "mourners", "--dry-run")["would be redriven"] == 7
 
-    assert told(server, "dlq", "redrive", "mourners", "--limit", "3", "--yes")["redriven"] == 3
-    assert told(server, "dlq", "redrive", "mourners", "--rate", "2", "--yes")["redriven"] == 4
-    assert told(server, "dlq", "list", "mourners") == {"letters": [], "total": 0}
+    assert reported(server, "dlq", "redrive", "mourners", "--limit", "3", "--yes")["redriven"] == 3
+    assert reported(server, "dlq", "redrive", "mourners", "--rate", "2", "--yes")["redriven"] == 4
+    assert reported(server, "dlq", "list", "mourners") == {"letters": [], "total": 0}
     again = await client.receive_all("mourners", "Redrive", 7)
     assert sorted(bodies(again)) == [b"%d" % number for number in range(7)]
     assert {each.system_properties.delivery_attempt for each in again} == {1}
@@ -144,10 +144,10 @@ async def test_dead_letters_are_purged_and_can_still_be_read(
     server: StandaloneProcess, client: MessagingClient
 ) -> None:
     await dead_letters(client, "forgetters", "Purge", 3)
-    assert told(server, "dlq", "purge", "forgetters", "--dry-run")["would be purged"] == 3
-    assert told(server, "dlq", "purge", "forgetters", "--yes")["purged"] == 3
-    assert told(server, "dlq", "list", "forgetters")["total"] == 0
-    assert told(server, "dlq", "redrive", "forgetters", "--yes")["redriven"] == 0
+    assert reported(server, "dlq", "purge", "forgetters", "--dry-run")["would be purged"] == 3
+    assert reported(server, "dlq", "purge", "forgetters", "--yes")["purged"] == 3
+    assert reported(server, "dlq", "list", "forgetters")["total"] == 0
+    assert reported(server, "dlq", "redrive", "forgetters", "--yes")["redriven"] == 0
     assert len(await client.receive_all("auditors", "%DLQ%forgetters", 3)) == 3
 
 
@@ -155,9 +155,9 @@ async def test_a_message_is_found_by_its_id_wherever_it_is(server: StandalonePro
     await dead_letters(client, "tracers", "Trace", 1)
     (message,) = await client.receive_all("others", "Trace", 1)
     message_id = message.system_properties.message_id
-    got = told(server, "message", "get", message_id, "--topic", "Trace")
+    got = reported(server, "message", "get", message_id, "--topic", "Trace")
     assert (got["topic"], got["body"], got["body_encoding"]) == ("Trace", "0", "text")
-    places = told(server, "message", "trace", message_id, "--topic", "Trace")["places"]
+    places = reported(server, "message", "trace", message_id, "--topic", "Trace")["places"]
     assert [each["topic"] for each in places] == ["Trace", "%DLQ%tracers"]
     holdings = {each["group"]: each["holding"] for each in places[0]["groups"]}
     assert holdings == {"tracers": "done", "others": "delivered"}
@@ -174,7 +174,7 @@ async def test_messages_are_found_by_their_key_and_time(server: StandaloneProces
         message = make_message("Keys", b"%d" % number)
         message.system_properties.keys.append("odd" if number % 2 else "even")
         assert (await client.send_messages(message)).status.code == Code.OK
-    found = told(server, "message", "list", "--topic", "Keys", "--key", "even")
+    found = reported(server, "message", "list", "--topic", "Keys", "--key", "even")
     assert sorted(each["body"] for each in found["messages"]) == ["0", "2", "4"]
     assert (found["looked_through"], found["unreadable"], found["more"]) == (5, 0, False)
     last = max(each["stored_ms"] for each in found["messages"])
@@ -190,7 +190,7 @@ async def test_messages_are_found_by_their_key_and_time(server: StandaloneProces
 
 async def test_dead_letters_are_selected_and_exported(server: StandaloneProcess, client: MessagingClient) -> None:
     await dead_letters(client, "pickers", "Picked", 5)
-    letters = told(server, "dlq", "list", "pickers")["letters"]
+    letters = reported(server, "dlq", "list", "pickers")["letters"]
     lines = [json.loads(line) for line in admin(server, "dlq", "export", "pickers").splitlines()]
     assert [each["body"] for each in lines] == [each["body"] for each in letters]
     assert len(admin(server, "dlq", "export", "pickers", "--limit", "2").splitlines()) == 2
@@ -198,8 +198,8 @@ async def test_dead_letters_are_selected_and_exported(server: StandaloneProcess,
     select = ("dlq", "redrive", "pickers", "--select", chosen[0], "--select", chosen[1], "--rate", "2")
     would = {"would be redriven": 2, "would be kept": 0, "group": "pickers"}
     # Each batch is of one, so the first moves one and the second one more.
-    assert told(server, *select, "--dry-run").items() >= would.items()
-    assert told(server, *select, "--yes") == {"group": "pickers", "redriven": 2, "kept": 0, "moved": 2}
+    assert reported(server, *select, "--dry-run").items() >= would.items()
+    assert reported(server, *select, "--yes") == {"group": "pickers", "redriven": 2, "kept": 0, "moved": 2}
     again = await client.receive_all("pickers", "Picked", 2)
     assert sorted(bodies(again)) == sorted(letters[at]["body"].encode() for at in (1, 3))
     assert "no dead letter (any more)" in admin(server, *select, "--yes", exit_code=1)

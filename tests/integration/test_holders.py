@@ -58,8 +58,8 @@ async def test_who_has_a_message_and_what_becomes_of_it(server: StandaloneProces
         assert again.system_properties.delivery_attempt == 2
         await two.ack(GROUP, TOPIC, [again])
         trace = admin(server, "message", "trace", message_id, "--topic", TOPIC)
-        told = [(each["kind"], each["client_id"], each["attempt"]) for each in trace["events"]]
-        assert told == [
+        reported = [(each["kind"], each["client_id"], each["attempt"]) for each in trace["events"]]
+        assert reported == [
             ("stored", None, None),
             ("delivered", one.client_id, 1),
             ("released", one.client_id, 1),

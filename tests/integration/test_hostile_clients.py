@@ -63,7 +63,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-async def test_what_is_no_http2_is_told_so_and_closed(server: StandaloneProcess, what: str) -> None:
+async def test_what_is_no_http2_is_notified_so_and_closed(server: StandaloneProcess, what: str) -> None:
     async def hostility() -> None:
         said = await say(server, GARBAGE[what])
         last = split(said)[-1]
@@ -351,9 +351,9 @@ async def test_settings_of_negative_and_huge_times(server: StandaloneProcess) ->
             settings = d.Settings(subscription=subscription, request_timeout=far)
             command = pb.TelemetryCommand(settings=settings)
             assert (await status_of(client, "Telemetry", command)).code == Code.OK
-            told = await client.agree_on_settings(settings)
-            assert 0 < told.subscription.long_polling_timeout.seconds <= 20
-            assert told.subscription.receive_batch_size == 32
+            reported = await client.agree_on_settings(settings)
+            assert 0 < reported.subscription.long_polling_timeout.seconds <= 20
+            assert reported.subscription.receive_batch_size == 32
 
 
 def typed(topic: str, kind: int, **properties: Any) -> pb.SendMessageRequest:

@@ -79,7 +79,7 @@ async def test_forged_and_truncated_handles(server: StandaloneProcess) -> None:
         assert (await client.ack(GROUP, TOPIC, [message])).status.code == Code.OK
 
 
-async def test_the_handle_of_a_message_that_was_not_given_out_with_it(server: StandaloneProcess) -> None:
+async def test_the_handle_of_a_message_that_was_not_delivered_with_it(server: StandaloneProcess) -> None:
     async with MessagingClient(server.grpc_address) as client:
         message = await held(client)
         fields = message.system_properties.receipt_handle.split(" ")

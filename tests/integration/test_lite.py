@@ -151,7 +151,7 @@ async def test_where_a_group_begins(server: StandaloneProcess) -> None:
         assert bodies(await drained(late, "late", "Begun")) == [b"new"]
 
 
-async def test_clients_are_told_of_lite_topics_that_end(server: StandaloneProcess) -> None:
+async def test_clients_are_notified_of_lite_topics_that_end(server: StandaloneProcess) -> None:
     async with readers(server, "Passing", "guests", lite_expiration_ms=1000) as (reader,):
         entry = d.SubscriptionEntry(topic=d.Resource(name="Passing"))
         settings = d.Settings(
@@ -194,5 +194,5 @@ async def test_quotas_and_refusals_have_their_names(server: StandaloneProcess, c
         refused = await client.receive("few", "Limited")
         assert (refused.code, "LiteSimpleConsumer" in refused.text) == (Code.BAD_REQUEST, True)
         settings.client_type = ClientType.LITE_PUSH_CONSUMER
-        told = (await reader.agree_on_settings(settings)).subscription
-        assert (told.lite_subscription_quota, told.max_lite_topic_size, told.fifo) == (2000, 64, False)
+        reported = (await reader.agree_on_settings(settings)).subscription
+        assert (reported.lite_subscription_quota, reported.max_lite_topic_size, reported.fifo) == (2000, 64, False)

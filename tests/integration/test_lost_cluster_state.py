@@ -14,8 +14,8 @@ from tests.harness.cluster import ClusterCommand
 from tests.integration.conftest import QUICK
 
 AHEAD_S = 6.0
-HELD_S = 4.0
-"""Brokers begin new terms now: what a pop gives out whose answer that takes along comes again after so long."""
+IN_FLIGHT_S = 4.0
+"""Brokers begin new terms now: what a pop delivers whose answer that takes along comes again after so long."""
 
 
 def lose_state(cluster: ClusterCommand) -> None:
@@ -48,11 +48,11 @@ async def send_until_known(cluster: ClusterCommand, client: MessagingClient, top
 
 
 async def drained(client: MessagingClient, topic: str, count: int) -> list[bytes]:
-    """What comes, each acknowledged, until it is so many."""
+    """Receive a number of messages, and acknowledge each."""
     found: list[bytes] = []
     async with asyncio.timeout(20):
         while len(found) < count:
-            got = (await client.receive("readers", topic, invisible_s=HELD_S, poll_s=2.0)).messages
+            got = (await client.receive("readers", topic, invisible_s=IN_FLIGHT_S, poll_s=2.0)).messages
             if got:
                 assert (await client.ack("readers", topic, got)).status.code == Code.OK
             found += bodies(got)

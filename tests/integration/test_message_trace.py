@@ -19,7 +19,7 @@ PASSING = "done"
 
 
 async def fates_of(server: StandaloneProcess, message_id: str, topic: str = TOPIC) -> list[Fate]:
-    """What is told of it, page by page."""
+    """What is notified of it, page by page."""
     found: list[Fate] = []
     after: str | None = ""
     async with httpx.AsyncClient(base_url=f"{server.http_url}/api/v1", timeout=20) as http:
@@ -36,7 +36,7 @@ async def fates_of(server: StandaloneProcess, message_id: str, topic: str = TOPI
 
 
 async def fate_of(server: StandaloneProcess, message_id: str, topic: str = TOPIC) -> Fate:
-    """The only thing that is told of it."""
+    """The only thing that is notified of it."""
     (fate,) = await fates_of(server, message_id, topic)
     return fate
 

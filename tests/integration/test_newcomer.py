@@ -114,17 +114,17 @@ def test_a_first_message_is_sent_and_seen(shell: Shell, tmp_path: Path) -> None:
 def test_messages_are_found_by_place_key_and_tag(shell: Shell) -> None:
     """In this process, as many take long to start."""
 
-    def told(*words: str) -> str:
+    def reported(*words: str) -> str:
         result = CliRunner().invoke(main, ["message", *words], env=shell.environment)
         assert result.exit_code == 0, result.stderr
         return result.stdout
 
     def browsed(*words: str) -> list[dict[str, object]]:
-        return [json.loads(line) for line in told("browse", "Places", *words, "-o", "json").splitlines()]
+        return [json.loads(line) for line in reported("browse", "Places", *words, "-o", "json").splitlines()]
 
-    told("send", "Places", "hello, world", "--key", "k1", "--key", "k2", "--tag", "morning")
+    reported("send", "Places", "hello, world", "--key", "k1", "--key", "k2", "--tag", "morning")
     for body in ("one", "two", "three"):
-        told("send", "Places", body)
+        reported("send", "Places", body)
     everything = browsed()
     assert bodies(everything) == ["hello, world", "one", "two", "three"]
     assert bodies(browsed("--key", "k2")) == bodies(browsed("--tag", "morning || noon")) == ["hello, world"]
@@ -132,8 +132,8 @@ def test_messages_are_found_by_place_key_and_tag(shell: Shell) -> None:
     assert browsed("--from", "-1h") == everything
     assert browsed("--from", "2100-01-01T00:00:00Z") == []
     place = ("--queue", str(everything[1]["queue_id"]), "--from", f"offset:{everything[1]['queue_offset']}")
-    assert told("browse", "Places", *place, "--limit", "1", "--raw") == "one\n"
-    assert "hello, world" in told("browse", "Places")
+    assert reported("browse", "Places", *place, "--limit", "1", "--raw") == "one\n"
+    assert "hello, world" in reported("browse", "Places")
 
 
 def test_messages_are_received_and_come_again(shell: Shell) -> None:

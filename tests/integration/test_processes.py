@@ -39,7 +39,7 @@ class Cluster:
         settings = {
             name: {"grpc_port": self.grpc_ports[name], "http_port": self.http_ports[name]} for name in self.grpc_ports
         }
-        broker: dict[str, object] = {**settings["broker"], "controller_address": controller}
+        broker: dict[str, object] = {**settings["broker"], "controller": controller}
         proxy: dict[str, object] = {**settings["proxy"], "controller": controller}
         self.settings = folder / "cluster.yaml"
         self.settings.write_text(json.dumps({**settings, "broker": broker, "proxy": proxy}))  # JSON is YAML
@@ -137,7 +137,7 @@ async def test_a_cluster_goes_on_while_its_controller_is_away(cluster: Cluster) 
         cluster.stop(name)
 
 
-async def test_an_operator_sees_and_takes_back_delayed_messages(cluster: Cluster) -> None:
+async def test_an_operator_sees_and_recalls_delayed_messages(cluster: Cluster) -> None:
     await cluster.until_ready("controller", "broker", "proxy")
     assert cluster.admin("topic", "create", "Later", "--type", "DELAY").returncode == 0
 

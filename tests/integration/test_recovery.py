@@ -21,7 +21,7 @@ from tests.harness.cluster import ClusterCommand
 from tests.integration.conftest import QUICK
 from tests.integration.test_lost_cluster_state import lose_state, version
 
-HELD_S = 6.0
+IN_FLIGHT_S = 6.0
 AHEAD_S = 14.0
 SOON = ("--set", "broker.transaction.first_check_ms=2000", "--set", "broker.transaction.check_interval_ms=3000")
 QUIET_S = 3.0
@@ -52,7 +52,7 @@ async def taken(client: MessagingClient, topic: str, seconds: float) -> list[byt
     found: list[bytes] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        got = (await client.receive("readers", topic, invisible_s=HELD_S, poll_s=1.0)).messages
+        got = (await client.receive("readers", topic, invisible_s=IN_FLIGHT_S, poll_s=1.0)).messages
         if got:
             assert (await client.ack("readers", topic, got)).status.code == Code.OK
         found += bodies(got)
@@ -74,7 +74,7 @@ async def test_ids_settings_progress_timers_and_half_messages_are_as_they_were(t
             assert {answer.status.code for answer in sent} == {Code.OK}
             done = await client.receive_all("readers", "Plain", 3)
             assert (await client.ack("readers", "Plain", done)).status.code == Code.OK
-            held = (await client.receive("readers", "Plain", count=1, invisible_s=HELD_S)).messages
+            held = (await client.receive("readers", "Plain", count=1, invisible_s=IN_FLIGHT_S)).messages
             assert len(held) == 1
             before, first_life = await definitions(cluster), await version(cluster)
             assert [(each["name"], each["queues"]) for each in before[0]][-1] == ("Plain", 5)
@@ -99,7 +99,7 @@ async def test_ids_settings_progress_timers_and_half_messages_are_as_they_were(t
             again = await admin(cluster, "cluster", "recover", "--yes")
             assert (again["topics_total"], again["groups_total"], again["findings"]) == (0, 0, [])
             left = {b"%d" % number for number in range(8)} - {*bodies(done)}
-            assert sorted(await taken(client, "Plain", HELD_S + QUIET_S)) == sorted(left)
+            assert sorted(await taken(client, "Plain", IN_FLIGHT_S + QUIET_S)) == sorted(left)
             # The id that the sender has is signed with the lost store's key; its sender is asked, with a new one.
             async with asyncio.timeout(20), aclosing(client.checks("Half")) as checks:
                 asked = await anext(checks)

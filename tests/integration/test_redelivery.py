@@ -59,11 +59,13 @@ async def test_a_changed_invisible_duration_voids_the_old_handle(client: Messagi
     assert (await client.ack("change", "Change", [message])).status.code == Code.OK
 
 
-async def test_a_back_off_that_grows_is_told_and_applied(client: MessagingClient, server: StandaloneProcess) -> None:
+async def test_a_back_off_that_grows_is_notified_and_applied(
+    client: MessagingClient, server: StandaloneProcess
+) -> None:
     grows = {"initial_ms": 300, "max_ms": 500, "multiplier": 2}
     create_group(server, "grows", exponential_backoff=grows)
-    told = httpx.get(f"{server.http_url}/api/v1/groups/grows").json()
-    assert (told["backoff_ms"], told["exponential_backoff"]) == ([], grows)
+    reported = httpx.get(f"{server.http_url}/api/v1/groups/grows").json()
+    assert (reported["backoff_ms"], reported["exponential_backoff"]) == ([], grows)
     subscription = definition.Subscription(group=definition.Resource(name="grows"))
     said = definition.Settings(client_type=definition.PUSH_CONSUMER, subscription=subscription)
     policy = (await client.agree_on_settings(said)).backoff_policy.exponential_backoff
@@ -79,7 +81,9 @@ async def test_a_back_off_that_grows_is_told_and_applied(client: MessagingClient
         assert wait_s - 0.1 <= time.monotonic() - failed_at <= wait_s + LATE_S
 
 
-async def test_the_back_off_of_the_group_is_told_and_kept(client: MessagingClient, server: StandaloneProcess) -> None:
+async def test_the_back_off_of_the_group_is_notified_and_kept(
+    client: MessagingClient, server: StandaloneProcess
+) -> None:
     create_group(server, "patient", backoff_ms=[600, 1200], max_attempts=5)
     subscription = definition.Subscription(group=definition.Resource(name="patient"))
     said = definition.Settings(client_type=definition.PUSH_CONSUMER, subscription=subscription)

@@ -12,7 +12,7 @@ from tests.harness.standalone import StandaloneProcess
 SETTINGS = ("--set", "broker.pop.notify_interests_max=1", "--set", "proxy.poll_mode=notify")
 
 
-async def test_polls_of_a_refused_interest_find_messages_and_others_are_told_as_ever(tmp_path: Path) -> None:
+async def test_polls_of_a_refused_interest_find_messages_and_others_are_reported_as_ever(tmp_path: Path) -> None:
     with StandaloneProcess(tmp_path / "data", SETTINGS) as server:
         async with MessagingClient(server.grpc_address) as client:
             for topic in ("First", "Second"):

@@ -110,7 +110,7 @@ async def test_an_emptied_redis_is_left_alone_for_a_window_and_then_used_again(r
         assert quiet.up
 
 
-async def test_a_redis_that_hangs_or_dies_is_done_without_and_taken_back(redis: RedisProcess) -> None:
+async def test_a_redis_that_hangs_or_dies_is_done_without_and_used_again(redis: RedisProcess) -> None:
     async with sides(redis.url) as (side, _):
         redis.send(signal.SIGSTOP)
         assert await side.mode(1) is Mode.NOTIFY

@@ -20,7 +20,7 @@ pytest_plugins = ["popwheel_testing.plugin"]
 READY_S_MAX = 2.0
 """CPU time of a start, in seconds of a machine that has nothing else to do: there nothing waits at a start."""
 
-HELD_BY_ANOTHER_PROCESS = """
+LOCKED_BY_ANOTHER_PROCESS = """
 import sys
 from popwheel_testing import PopwheelServer
 server = PopwheelServer()
@@ -78,7 +78,7 @@ def test_a_server_is_soon_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_goes_with_a_test_process_that_is_killed(folders: Path) -> None:
-    words = [sys.executable, "-c", HELD_BY_ANOTHER_PROCESS]
+    words = [sys.executable, "-c", LOCKED_BY_ANOTHER_PROCESS]
     environment = {**os.environ, "TMPDIR": str(folders)}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

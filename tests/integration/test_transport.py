@@ -65,13 +65,13 @@ async def test_streams_of_grpcio(channel: grpc.aio.Channel) -> None:
     assert [len(message) async for message in once] == [MIB, MIB]
 
 
-async def test_who_is_refused_before_it_has_written_is_told_why(recorder: Recorder) -> None:
+async def test_who_is_refused_before_it_has_written_is_notified_why(recorder: Recorder) -> None:
     service = Service()
     service.stream(CHAT, refuse_at_once)
     service.stream(REPEAT, answer_at_once)
     server = Server(service, observer=recorder)
     await server.start("127.0.0.1", 0)
-    told: set[tuple[grpc.StatusCode, str]] = set()
+    reported: set[tuple[grpc.StatusCode, str]] = set()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=OPTIONS) as channel:
         for number in range(200):
             call = channel.stream_stream((CHAT.path, MISSING.path, REPEAT.path)[number % 3])()
@@ -82,12 +82,12 @@ async def test_who_is_refused_before_it_has_written_is_told_why(recorder: Record
                 assert [message async for message in call] == [b"no"]
             except grpc.aio.AioRpcError:
                 pass
-            told.add((await call.code(), await call.details()))
+            reported.add((await call.code(), await call.details()))
         began = server.clock.monotonic()
         silent = channel.stream_stream(CHAT.path)()
         assert await silent.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert 0.05 < server.clock.monotonic() - began < 2
-    assert told == {
+    assert reported == {
         (grpc.StatusCode.INVALID_ARGUMENT, "not this one"),
         (grpc.StatusCode.UNIMPLEMENTED, f"there is no method {MISSING.path} here"),
         (grpc.StatusCode.OK, ""),
@@ -229,9 +229,9 @@ async def test_a_call_without_a_connection_was_certainly_not_made(serve: Serve) 
     mute.close()
     server = await serve()
     channel = connect(f"127.0.0.1:{server.port}")
-    with pytest.raises(RpcError) as told:
+    with pytest.raises(RpcError) as reported:
         await channel.call(WAIT, b"1", timeout_s=0.05)
-    assert not isinstance(told.value, NotProcessedError)
+    assert not isinstance(reported.value, NotProcessedError)
     await channel.close()
     await server.stop(1)
     channel = connect(f"127.0.0.1:{server.port}")

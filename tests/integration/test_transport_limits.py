@@ -86,7 +86,7 @@ async def test_who_answers_pings_may_stay(serve: Serve, recorder: Recorder) -> N
     await channel.close()
 
 
-async def test_an_idle_connection_is_told_to_go(serve: Serve, recorder: Recorder) -> None:
+async def test_an_idle_connection_is_notified_to_go(serve: Serve, recorder: Recorder) -> None:
     server = await serve(Limits(idle_timeout_s=0.1))
     channel = connect(f"127.0.0.1:{server.port}")
     assert await channel.call(ECHO, b"1") == b"1"

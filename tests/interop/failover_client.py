@@ -1,4 +1,4 @@
-"""The official Python client at work while masters come and go, told as JSON lines on standard output.
+"""The official Python client at work while masters come and go, written as JSON lines on standard output.
 
 A program of its own for the same reason as `tests.interop.scenarios`:
 `python -m tests.interop.failover_client ENDPOINT NAME [POLL_SECONDS SEND_EVERY_SECONDS]`.
@@ -29,7 +29,7 @@ GROUP = "failover"
 SEND_EVERY_S = 0.02
 POLL_S = 2
 INVISIBLE_S = 15
-"""Longer than any answer takes. What was given out by a master that died before its answer left comes after this."""
+"""Longer than any answer takes. What was delivered by a master that died before its answer left comes after this."""
 REQUEST_TIMEOUT_S = 10
 PAUSE_S = 0.1
 DELAYS_S = (1, 2, 3)

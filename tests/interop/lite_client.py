@@ -1,4 +1,4 @@
-"""What consumers of lite topics of the official Python client do and see, told as JSON lines on standard output.
+"""What consumers of lite topics of the official Python client do and see, written as JSON lines on standard output.
 
 A program of its own (`python -m tests.interop.lite_client ENDPOINT`), as `scenarios.py` is.
 """

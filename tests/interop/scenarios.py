@@ -1,4 +1,4 @@
-"""What the official Python client does and sees, one scenario per run, told as JSON lines on standard output.
+"""What the official Python client does and sees, one scenario per run, written as JSON lines on standard output.
 
 A program of its own (`python -m tests.interop.scenarios ENDPOINT NAME`): the client from PyPI registers the same
 protocol names as our code, and one process can have them only once. It judges nothing; tests do.
@@ -287,7 +287,7 @@ def four_topics(client: Client) -> None:
 
 
 class _Listener(MessageListener):  # type: ignore[misc]
-    """Reports what it is given, and fails on the first attempt of what it is told to fail on."""
+    """Reports what it is given, and fails on the first attempt of what it is asked to fail on."""
 
     def __init__(self, count: int, fails_on: str | None = None) -> None:
         self.done = threading.Event()

@@ -88,8 +88,8 @@ def test_a_push_consumer_with_a_wrong_secret_gets_nothing_and_is_in_the_log(
     assert outcome.of("sent") == outcome.of("acked") == []
     assert "send" in refusals(outcome), outcome.explain()
     assert "the access key or its secret is wrong" in outcome.explain()
-    told = [line for line in (folder / "data.log").read_text().splitlines() if "access denied" in line]
-    assert any("wrong_signature" in line and "'service'" in line for line in told), told
+    reported = [line for line in (folder / "data.log").read_text().splitlines() if "access denied" in line]
+    assert any("wrong_signature" in line and "'service'" in line for line in reported), reported
 
 
 def test_a_group_without_a_rule_is_forbidden(outcomes: dict[str, Outcome]) -> None:

@@ -52,7 +52,7 @@ def collector() -> Iterator[tuple[Collector, int]]:
         server.stop(0).wait(STOP_S_MAX)
 
 
-def test_clients_send_their_metrics_where_they_are_told(collector: tuple[Collector, int], tmp_path: Path) -> None:
+def test_clients_send_their_metrics_where_they_are_reported(collector: tuple[Collector, int], tmp_path: Path) -> None:
     collects, port = collector
     with PopwheelServer({"otel.client_metrics_endpoint": f"127.0.0.1:{port}"}) as server:
         outcome = run_program(["examples/push_consumers.py", server.endpoints], tmp_path)

@@ -86,7 +86,7 @@ REPLICATION = [
         "A broker does not drop a topic whose deletion it hears of.",
         "P4",
         "services/broker/popwheel_broker/topics/known_ids.py",
-        "_is_gone",
+        "_is_deleted",
         "return deleted > known",
         "return False",
         "broker/test_topic_ids.py",

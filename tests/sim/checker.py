@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from popwheel_common.contract import names
+from popwheel_common.contract.time_to_live import DROP
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.sim import guests, lite, passing_group, transactions
 from tests.sim.clients import Subscription
-from tests.sim.history import Delivery, Handle, History, Polled, Sent, Settling
+from tests.sim.history import Delivery, Ending, Handle, History, Polled, Sent
+from tests.sim.lives import may_expire
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
 from tests.sim.passing_topic import GROUP, TOPIC
 from tests.sim.stored import StoredMessage
@@ -67,7 +69,7 @@ class Checker:
         history: what clients saw.
         stored: all messages that are in the log in the end, in its order.
         arrivals: when each entry of a queue became readable, by topic, queue and offset.
-        fails: whether a message is one that fails by itself: it may come late, or be set aside.
+        fails: whether a message is one that fails by itself: it may come late, or be quarantined.
     """
 
     def __init__(
@@ -116,9 +118,9 @@ class Checker:
         self._most_ahead: dict[tuple[str, int], int] = {}
         self._least_ahead: dict[tuple[str, int], int] = {}
         """By a life of a broker, by how many milliseconds its clock is at most, and at least, ahead of ours."""
-        self._settled: dict[Key, list[Settling]] = defaultdict(list)
-        for settling in history.settlings:
-            self._settled[settling.delivery.group, settling.delivery.message_id].append(settling)
+        self._ended: dict[Key, list[Ending]] = defaultdict(list)
+        for ending in history.settlings:
+            self._ended[ending.delivery.group, ending.delivery.message_id].append(ending)
 
     def judge(self) -> Verdict:
         """Check everything."""
@@ -200,7 +202,7 @@ class Checker:
             self._verdict.broke("S3", f"{place} was {delivery.message_id} at {delivery.got_s:.6f} and is {known[0]}")
 
     def _check_conservation(self) -> None:
-        """P1: in the end every message that a group wants was acknowledged by it, is a dead letter, or is set aside."""
+        """P1: in the end every message that a group wants was acknowledged by it, is a dead letter or quarantined."""
         for message_id, copies in self._originals.items():
             sent = self._history.sent.get(message_id)
             if sent is None:
@@ -226,10 +228,11 @@ class Checker:
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
         key = (subscription.group, message_id)
-        settled = self._settled[key]
+        settled = self._ended[key]
         acked = sum(each.kind == "ack" and each.outcome != "refused" for each in settled)
         dead = len(self._dead[key])
-        if not acked and not dead and key not in self._history.set_aside:
+        is_dropped = self._swarm.expired == DROP and self._may_expire(message_id)
+        if not acked and not dead and not is_dropped and key not in self._history.set_aside:
             self._verdict.lost.append(message_id)
             self._verdict.broke(
                 "P1",
@@ -247,12 +250,12 @@ class Checker:
                 continue
             for earlier, later in itertools.pairwise(deliveries):
                 is_one_life = earlier.handle.life == later.handle.life
-                held_until = self._held_until(key, earlier, later, is_one_life)
+                open_until = self._open_until(key, earlier, later, is_one_life)
                 popped = later.handle.pop_ms - (0 if is_one_life else self._least_ahead[later.handle.life])
-                if popped < held_until and not self._may_have_ended(earlier, later):
+                if popped < open_until and not self._may_have_ended(earlier, later):
                     self._verdict.broke(
                         "P2",
-                        f"{key[1]} was given to {key[0]} at {earlier.got_s:.6f} until {held_until} and again at "
+                        f"{key[1]} was given to {key[0]} at {earlier.got_s:.6f} until {open_until} and again at "
                         f"{later.got_s:.6f}, popped at {popped}",
                     )
 
@@ -265,7 +268,7 @@ class Checker:
                 self._most_ahead[handle.life] = min(asked, self._most_ahead.get(handle.life, asked))
             self._least_ahead[handle.life] = max(got - 1, self._least_ahead.get(handle.life, got - 1))
 
-    def _held_until(self, key: Key, delivery: Delivery, later: Delivery, is_one_life: bool) -> int:
+    def _open_until(self, key: Key, delivery: Delivery, later: Delivery, is_one_life: bool) -> int:
         """Until when, in milliseconds, a delivery hides its message from the others.
 
         Its handle may be good again once a disaster has taken a later delivery: until then it was not.
@@ -290,13 +293,13 @@ class Checker:
         if delivery.renewed:  # its proxy releases it when its client has gone
             gone_s = self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=self._is_one_proxy)
             until = min(until, end(delivery.handle, int((gone_s - delivery.got_s) * 1000)))
-        for settling in self._settled[key]:
-            if is_lost and settling.began_s > later.got_s:
+        for ending in self._ended[key]:
+            if is_lost and ending.began_s > later.got_s:
                 continue
-            if settling.delivery is delivery and settling.outcome != "refused" and settling.kind != "forged":
-                if settling.outcome == "ok" and settling.kind == "change":
-                    until = end(Handle.read(settling.new_receipt), settling.invisible_ms)
-                elif settling.outcome == "unknown":
+            if ending.delivery is delivery and ending.outcome != "refused" and ending.kind != "forged":
+                if ending.outcome == "ok" and ending.kind == "change":
+                    until = end(Handle.read(ending.new_receipt), ending.invisible_ms)
+                elif ending.outcome == "unknown":
                     return 0
         if is_one_life:
             until = max(until, self._renewed_until(key, delivery, later.got_s if is_lost else math.inf))
@@ -310,7 +313,7 @@ class Checker:
             delivery: the delivery.
             before_s: renewals that began later are none.
         """
-        if any(each.delivery is delivery and each.kind != "forged" for each in self._settled[key]):
+        if any(each.delivery is delivery and each.kind != "forged" for each in self._ended[key]):
             return 0
         pop_ms, got_s = delivery.handle.pop_ms, delivery.got_s
         return max(
@@ -332,27 +335,27 @@ class Checker:
 
     def _check_acks(self) -> None:
         """P3: what was acknowledged does not come again, unless a disaster took the acknowledgement."""
-        for key, settled in self._settled.items():
+        for key, settled in self._ended.items():
             if len(self._originals.get(key[1], ())) > 1:
                 continue
-            for settling in settled:
-                if settling.kind not in ("ack", "forward") or settling.outcome != "ok":
+            for ending in settled:
+                if ending.kind not in ("ack", "forward") or ending.outcome != "ok":
                     continue
-                pop = Handle.read(settling.receipt).delivery
+                pop = Handle.read(ending.receipt).delivery
                 for delivery in self._deliveries[key]:
                     # A later delivery that came before this ack may have been undone by a disaster since.
-                    came_after = delivery.handle.delivery > pop and delivery.got_s > settling.began_s
-                    if self._may_come_again(key, settling, delivery):
+                    came_after = delivery.handle.delivery > pop and delivery.got_s > ending.began_s
+                    if self._may_come_again(key, ending, delivery):
                         continue
-                    if came_after and not self._history.lost_by(settling.began_s, settling.position):
+                    if came_after and not self._history.lost_by(ending.began_s, ending.position):
                         self._verdict.duplicated.append(key[1])
                         self._verdict.broke(
                             "P3",
-                            f"{key[1]} was done with by {key[0]} ({settling.kind}) at {settling.ended_s:.6f} and came "
+                            f"{key[1]} was done with by {key[0]} ({ending.kind}) at {ending.ended_s:.6f} and came "
                             f"again at {delivery.got_s:.6f}",
                         )
 
-    def _may_come_again(self, key: Key, settling: Settling, delivery: Delivery) -> bool:
+    def _may_come_again(self, key: Key, ending: Ending, delivery: Delivery) -> bool:
         """Whether an operator may have had a message come again that a group was done with."""
         return False
 
@@ -362,7 +365,7 @@ class Checker:
             limit = self._swarm.groups[key[0]]
             single = len(self._originals.get(key[1], ())) <= 1
             for earlier, later in itertools.pairwise(deliveries):
-                # What fails by itself may be given back by an operator, and what was not received whole may not count.
+                # What fails by itself may be released by an operator, and what was not received whole may not count.
                 least = earlier.attempt + (not earlier.vanished and not self._fails(key[1]))
                 if single and later.attempt < least and not self._may_have_ended(earlier, later):
                     self._verdict.broke("P5", f"{key[1]} came to {key[0]} as {earlier.attempt}, then {later.attempt}")
@@ -375,17 +378,21 @@ class Checker:
             if each.topic.startswith(names.RETRY_PREFIX)
         }
         for key, dead in self._dead.items():
-            asked = any(each.kind == "forward" and each.outcome != "refused" for each in self._settled[key])
+            asked = any(each.kind == "forward" and each.outcome != "refused" for each in self._ended[key])
             limit = self._swarm.groups[key[0]]
             # What an ordered group has is in no retry topic; unit tests count its attempts.
             is_retried = key[0] == ORDERED_GROUP or (*key, limit - 1) in retried
-            if dead and not asked and limit > 1 and not is_retried:
+            if dead and not asked and limit > 1 and not is_retried and not self._may_expire(key[1]):
                 self._verdict.broke("P5", f"{key[1]} is a dead letter of {key[0]} before attempt {limit}")
+
+    def _may_expire(self, message_id: str) -> bool:
+        sent = self._history.sent.get(message_id)
+        return sent is not None and may_expire(sent.message)
 
     def _check_order(self) -> None:
         """P6: the messages of a message group are stored as they were sent, and come to an ordered group like that."""
         for line, stored in lines_of(self._history, self._originals).items():
-            found = overtaken(stored, self._history, self._deliveries, self._dead, self._settled, self._may_come_late)
+            found = overtaken(stored, self._history, self._deliveries, self._dead, self._ended, self._may_come_late)
             for sentence in (*misplaced(line, stored), *found):
                 self._verdict.broke("P6", sentence)
         for sentence in shuffled(self._history, self._originals):
@@ -396,9 +403,9 @@ class Checker:
 
     def _check_handles(self) -> None:
         """P7: of several handles of a message only the newest is good; none that was made up."""
-        for key, settled in self._settled.items():
-            for settling in settled:
-                if settling.kind == "forged" and settling.outcome == "ok":
+        for key, settled in self._ended.items():
+            for ending in settled:
+                if ending.kind == "forged" and ending.outcome == "ok":
                     self._verdict.broke("P7", f"a forged handle of {key[1]} was taken")
             for ended, later in _pairs(settled):
                 if ended.outcome == "ok" and later.receipt == ended.receipt and later.outcome == "ok":
@@ -462,7 +469,7 @@ class Checker:
 
     def _was_done(self, delivery: Delivery, time_s: float) -> bool:
         """Whether a delivery counted no more at a time, for certain: it was acknowledged, or its time was over."""
-        settled = self._settled[delivery.group, delivery.message_id]
+        settled = self._ended[delivery.group, delivery.message_id]
         ours = [each for each in settled if each.delivery is delivery]
         if any(each.kind == "ack" and each.outcome == "ok" and each.ended_s < time_s for each in ours):
             return True
@@ -489,6 +496,8 @@ class Checker:
                 continue
             if not subscription.wants(self._history.sent[message_id].message) or self._fails(message_id):
                 continue
+            if self._may_expire(message_id):
+                continue
             deliveries = self._deliveries[polled.group, message_id]
             if polled.group == ORDERED_GROUP and not self._is_first(message_id, polled.began_s):
                 continue
@@ -512,7 +521,7 @@ class Checker:
                 return True
             if not any(
                 each.kind in ("ack", "forward") and each.outcome == "ok" and each.ended_s < time_s
-                for each in self._settled[ORDERED_GROUP, copy.message_id]
+                for each in self._ended[ORDERED_GROUP, copy.message_id]
             ):
                 return False
         return True
@@ -538,7 +547,7 @@ def _of_handles(deliveries: Iterable[Delivery]) -> list[Delivery]:
     return sorted(by_receipt.values(), key=lambda each: each.handle.delivery)
 
 
-def _pairs(settled: list[Settling]) -> Iterable[tuple[Settling, Settling]]:
+def _pairs(settled: list[Ending]) -> Iterable[tuple[Ending, Ending]]:
     """Each one with each that began after it had ended."""
     ordered = sorted(settled, key=lambda each: each.ended_s)
     for index, earlier in enumerate(ordered):

@@ -17,7 +17,7 @@ from popwheel_rpc.status import RpcError
 from tests.sim import filters
 from tests.sim.delays import Delays, Recaller, delivery_ms
 from tests.sim.edges import Edges
-from tests.sim.history import Delivery, Handle, Polled, Sent, Settling
+from tests.sim.history import Delivery, Ending, Handle, Polled, Sent
 from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
 
@@ -103,7 +103,7 @@ class Producer:
         batch_max: messages in one call.
         body_bytes_max: size of a body.
         types: what each topic takes; without it, messages that are not delayed.
-        delays: what is delayed and taken back.
+        delays: what is delayed and revoked.
         odd: says which properties are at the edge of what is taken; None: all are as usual.
         described: says which properties they have that SQL92 filters ask for; None: none.
     """
@@ -143,7 +143,7 @@ class Producer:
         self.stopping = False
 
     async def run(self) -> None:
-        """Send until told to stop; several calls may be under way."""
+        """Send until asked to stop; several calls may be under way."""
         while not self.stopping:
             await self._pause()
             count = 1 if self._chance.random() < 0.7 else self._chance.randint(1, self._batch_max)
@@ -311,7 +311,7 @@ class Consumer:
         """How long it may rest between two polls."""
 
     async def run(self) -> None:
-        """Poll until told to stop, then finish what is in hand."""
+        """Poll until asked to stop, then finish what is in hand."""
         loop = asyncio.get_running_loop()
         pollers = [loop.create_task(self._poll_on()) for _ in range(self.manners.polls)]
         await asyncio.wait(pollers)
@@ -501,29 +501,29 @@ class Consumer:
 
     async def _ack(self, what: Sequence[tuple[Delivery, str]], forge: bool = False) -> None:
         tools, of = self._tools, self.subscription
-        settlings = [Settling("ack", delivery, receipt, tools.now()) for delivery, receipt in what]
+        settlings = [Ending("ack", delivery, receipt, tools.now()) for delivery, receipt in what]
         if forge:
             # One with another offset than the pop gave out, one whose signature cannot be right.
             delivery, receipt = what[0]
             parts = receipt.split(" ")
             parts[-1] = "0" * len(parts[-1])
-            settlings.append(Settling("forged", delivery, " ".join(parts), tools.now()))
+            settlings.append(Ending("forged", delivery, " ".join(parts), tools.now()))
         request = pb.AckMessageRequest(group=d.Resource(name=of.group), topic=d.Resource(name=of.topic))
-        for settling in settlings:
-            request.entries.add(message_id=settling.delivery.message_id, receipt_handle=settling.receipt)
+        for ending in settlings:
+            request.entries.add(message_id=ending.delivery.message_id, receipt_handle=ending.receipt)
         try:
             response = await tools.network.call(protocol.ACK_MESSAGE, request, headers(self.name), 3.0)
         except RpcError as error:
-            for settling in settlings:
-                self._note(settling, None, error.status.name)
+            for ending in settlings:
+                self._note(ending, None, error.status.name)
             return
-        for index, settling in enumerate(settlings):
+        for index, ending in enumerate(settlings):
             each = response.entries[index].status if index < len(response.entries) else response.status
-            self._note(settling, each, "")
+            self._note(ending, each, "")
 
     async def _change(self, delivery: Delivery, invisible_ms: int, then_ack: bool) -> None:
         tools, of = self._tools, self.subscription
-        settling = Settling("change", delivery, delivery.receipt, tools.now(), invisible_ms=invisible_ms)
+        ending = Ending("change", delivery, delivery.receipt, tools.now(), invisible_ms=invisible_ms)
         request = pb.ChangeInvisibleDurationRequest(
             group=d.Resource(name=of.group),
             topic=d.Resource(name=of.topic),
@@ -534,17 +534,17 @@ class Consumer:
         try:
             response = await tools.network.call(protocol.CHANGE_INVISIBLE_DURATION, request, headers(self.name), 3.0)
         except RpcError as error:
-            self._note(settling, None, error.status.name)
+            self._note(ending, None, error.status.name)
             return
-        settling.new_receipt = response.receipt_handle
-        self._note(settling, response.status, "")
+        ending.new_receipt = response.receipt_handle
+        self._note(ending, response.status, "")
         if then_ack and response.receipt_handle:
             await self._ack([(delivery, delivery.receipt)])  # the old handle, which is not good any more
             await self._ack([(delivery, response.receipt_handle)])
 
     async def _forward(self, delivery: Delivery) -> None:
         tools, of = self._tools, self.subscription
-        settling = Settling("forward", delivery, delivery.receipt, tools.now())
+        ending = Ending("forward", delivery, delivery.receipt, tools.now())
         request = pb.ForwardMessageToDeadLetterQueueRequest(
             group=d.Resource(name=of.group),
             topic=d.Resource(name=of.topic),
@@ -558,30 +558,30 @@ class Consumer:
                 protocol.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE, request, headers(self.name), 3.0
             )
         except RpcError as error:
-            self._note(settling, None, error.status.name)
+            self._note(ending, None, error.status.name)
             return
-        self._note(settling, response.status, "")
+        self._note(ending, response.status, "")
 
-    def _note(self, settling: Settling, status: d.Status | None, failure: str) -> None:
+    def _note(self, ending: Ending, status: d.Status | None, failure: str) -> None:
         tools = self._tools
-        settling.ended_s = tools.now()
-        settling.position = tools.log_end.position
+        ending.ended_s = tools.now()
+        ending.position = tools.log_end.position
         if status is None:
-            settling.said = failure
+            ending.said = failure
         else:
-            settling.said = code_name(status.code)
+            ending.said = code_name(status.code)
             if status.code == d.Code.OK:
-                settling.outcome = "ok"
+                ending.outcome = "ok"
             elif status.code not in OPEN_CODES:
-                settling.outcome = "refused"
-        tools.history.settlings.append(settling)
+                ending.outcome = "refused"
+        tools.history.settlings.append(ending)
         tools.trace.add(
             self.name,
-            settling.kind,
-            settling.delivery.message_id,
-            Handle.read(settling.receipt).delivery,
-            settling.outcome,
-            settling.said,
+            ending.kind,
+            ending.delivery.message_id,
+            Handle.read(ending.receipt).delivery,
+            ending.outcome,
+            ending.said,
         )
 
 

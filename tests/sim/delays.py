@@ -82,14 +82,14 @@ class Recaller:
         message.system_properties.delivery_timestamp.FromMilliseconds(START_MS + max(0, due_ms))
 
     def accepted(self, sent: Sent, handle: str) -> None:
-        """A delayed message was stored; perhaps it is to be taken back."""
+        """A delayed message was stored; perhaps it is to be revoked."""
         if self._chance.random() < self._delays.recall:
             task = asyncio.get_running_loop().create_task(self._take_back(sent, handle))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Return when nothing is to be taken back any more."""
+        """Return when nothing is to be revoked any more."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 

@@ -13,7 +13,7 @@ from tests.sim.trace import Trace
 
 
 class SimDisk(MemoryDisk):
-    """A disk that is as slow as it is told to be and notes the syncs it has refused.
+    """A disk that is as slow as it is asked to be and notes the syncs it has refused.
 
     Args:
         random_source: of faults and delays.

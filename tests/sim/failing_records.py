@@ -31,7 +31,7 @@ class FailingRecords:
     Args:
         chance: its draws.
         trace: what happens goes there.
-        history: what is set aside in the end is noted there.
+        history: what is quarantined in the end is noted there.
         only: faults that may be on; None for all.
     """
 
@@ -74,8 +74,8 @@ class FailingRecords:
         if not self._for_ever:
             self._strikes = False
 
-    def give_back(self, core: BrokerCore) -> int:
-        """An operator retries what is set aside, once it does not fail any more; how many are left."""
+    def hand_over(self, core: BrokerCore) -> int:
+        """An operator retries what is quarantined, once it does not fail any more; how many are left."""
         if self._for_ever:
             return 0
         for entry in list(core.quarantine.table):
@@ -83,8 +83,8 @@ class FailingRecords:
                 core.retrial.retry(entry.id)
         return len(core.quarantine.table)
 
-    def note(self, core: BrokerCore) -> None:
-        """P1: what is set aside in the end, by group and message id; of a delayed message the group is empty."""
+    def record(self, core: BrokerCore) -> None:
+        """P1: what is quarantined in the end, by group and message id; of a delayed message the group is empty."""
         for entry in core.quarantine.table:
             with contextlib.suppress(StatusError, CorruptDataError):
                 properties = core.retrial.message(entry).system_properties

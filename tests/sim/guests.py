@@ -17,7 +17,7 @@ from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, SoundProducer, Subscription
-from tests.sim.history import Delivery, Handle, History, Settling
+from tests.sim.history import Delivery, Ending, Handle, History
 from tests.sim.tools import OPEN_CODES, Tools, headers
 
 NAME = "goodbyes"
@@ -198,24 +198,24 @@ class Guests:
         return delivery
 
     async def _ack(self, stay: _Stay, delivery: Delivery, tools: Tools) -> None:
-        settling = Settling("ack", delivery, delivery.receipt, tools.now())
-        self.history.settlings.append(settling)
+        ending = Ending("ack", delivery, delivery.receipt, tools.now())
+        self.history.settlings.append(ending)
         del stay.held[delivery.receipt]
         request = pb.AckMessageRequest(group=d.Resource(name=GROUP), topic=d.Resource(name=TOPIC))
         request.entries.add(message_id=delivery.message_id, receipt_handle=delivery.receipt)
         try:
             response = await tools.network.call(protocol.ACK_MESSAGE, request, headers(stay.client), 3.0)
         except RpcError as error:
-            settling.said = error.status.name
+            ending.said = error.status.name
         else:
             code = response.entries[0].status.code if response.entries else response.status.code
-            settling.said = d.Code.Name(code)
+            ending.said = d.Code.Name(code)
             if code == d.Code.OK:
-                settling.outcome = "ok"
+                ending.outcome = "ok"
             elif code not in OPEN_CODES:
-                settling.outcome = "refused"
-        settling.ended_s, settling.position = tools.now(), tools.log_end.position
-        tools.trace.add(stay.client, "ack", delivery.message_id, settling.outcome, settling.said)
+                ending.outcome = "refused"
+        ending.ended_s, ending.position = tools.now(), tools.log_end.position
+        tools.trace.add(stay.client, "ack", delivery.message_id, ending.outcome, ending.said)
 
     async def _leave(self, stay: _Stay, tools: Tools) -> None:
         stay.ended_s = tools.now()
@@ -254,23 +254,23 @@ class Guests:
         given: dict[str, list[Delivery]] = defaultdict(list)
         for delivery in sorted(self.history.deliveries, key=lambda each: each.handle.delivery):
             given[delivery.message_id].append(delivery)
-        acked: dict[str, list[Settling]] = defaultdict(list)
-        for settling in self.history.settlings:
-            if settling.outcome != "refused":
-                acked[settling.delivery.message_id].append(settling)
+        acked: dict[str, list[Ending]] = defaultdict(list)
+        for ending in self.history.settlings:
+            if ending.outcome != "refused":
+                acked[ending.delivery.message_id].append(ending)
         for message_id, sent in self.history.sent.items():
             lost = disasters.lost_by(sent.began_s, sent.position)
             if sent.outcome == "ok" and lost is None and not acked[message_id]:
                 broken.append(f"P1: {message_id} was accepted and is not acknowledged by {GROUP}")
-            for settling in acked[message_id]:
-                pop = settling.delivery.handle.delivery
+            for ending in acked[message_id]:
+                pop = ending.delivery.handle.delivery
                 again = [each for each in given[message_id] if each.handle.delivery > pop]
-                if settling.outcome != "ok" or disasters.lost_by(settling.began_s, settling.position):
+                if ending.outcome != "ok" or disasters.lost_by(ending.began_s, ending.position):
                     continue
                 broken += [
-                    f"P3: {message_id} was acknowledged at {settling.ended_s:.6f} and came at {each.got_s:.6f}"
+                    f"P3: {message_id} was acknowledged at {ending.ended_s:.6f} and came at {each.got_s:.6f}"
                     for each in again
-                    if each.got_s > settling.began_s and each.handle.broker == settling.delivery.handle.broker
+                    if each.got_s > ending.began_s and each.handle.broker == ending.delivery.handle.broker
                 ]
         slack_s = _SLACK_S + 12 * way_s
         if 2 * way_s * brokers > _SHORT_POLL_S:

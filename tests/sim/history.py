@@ -130,7 +130,7 @@ class Delivery:
 
 
 @dataclass(slots=True, eq=False)
-class Settling:
+class Ending:
     """A consumer's word on a message it holds.
 
     Args:
@@ -237,7 +237,7 @@ class History:
 
     sent: dict[str, Sent] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
-    settlings: list[Settling] = field(default_factory=list)
+    settlings: list[Ending] = field(default_factory=list)
     recalls: list[Recalled] = field(default_factory=list)
     renewals: list[Renewed] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)
@@ -253,7 +253,7 @@ class History:
     let_in: list[str] = field(default_factory=list)
     """Calls with names that can't be, or that may not be used so, and were not refused by name."""
     set_aside: set[tuple[str, str]] = field(default_factory=set)
-    """Group and message id of what is set aside in the end; of a delayed message the group is empty."""
+    """Group and message id of what is quarantined in the end; of a delayed message the group is empty."""
 
     def gone_s(self, client: str, since_s: float, *, is_one_proxy: bool) -> float:
         """The first time when a client may have gone, for a proxy that saw it at `since_s`: by a goodbye or silence.

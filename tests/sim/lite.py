@@ -130,13 +130,13 @@ class LiteWorkload:
         self._sent: dict[str, _Sent] = {}
         self._got: list[_Got] = []
         self._lost_polls_s: list[float] = []
-        """The times of polls of which no answer came: messages may have been given out by them."""
+        """The times of polls of which no answer came: messages may have been delivered by them."""
         self._count = 0
         self.stopping = False
         self.is_over = False
 
     async def run(self) -> None:
-        """Send and read until told to stop."""
+        """Send and read until asked to stop."""
         loop = self._loop
         sending = [loop.create_task(self._send_on(each)) for each in self._lite_topics]
         self._reading = [loop.create_task(self._read_on(f"cl{number}")) for number in range(2)]
@@ -328,7 +328,7 @@ class LiteWorkload:
 
     def left(self, core: BrokerCore) -> str:
         """What is not done yet, in words."""
-        lines = core.state.table.lines
+        lines = core.state.table.message_group_queues
         for queue in core.store.queues.lite_of(TOPIC):
             if core.state.merge_buffer.of(GROUP, queue).available_at_most or lines.has(GROUP, queue.topic):
                 return f"messages of {queue.topic} wait"

@@ -160,7 +160,7 @@ class Network:
             await handler(call, stream)
 
         task = process.spawn(serve(), "telemetry")
-        process.tell_of_death(answer)
+        process.report_death(answer)
         task.add_done_callback(lambda done: _ended_badly(done, answer))
         try:
             await answer
@@ -168,7 +168,7 @@ class Network:
             raise RpcError(GrpcStatus.UNAVAILABLE, str(error)) from None
         finally:
             stream.gone = True
-            process.tell_no_more(answer)
+            process.report_no_more(answer)
             process.run(self._loop.call_soon, task.cancel)
 
     def _connect(self) -> tuple[Process, Service]:
@@ -180,7 +180,7 @@ class Network:
     async def _await(
         self, process: Process, task: "asyncio.Task[None]", answer: "asyncio.Future[bytes]", deadline: float
     ) -> bytes:
-        process.tell_of_death(answer)
+        process.report_death(answer)
         task.add_done_callback(lambda done: _ended_badly(done, answer))
         try:
             async with asyncio.timeout_at(deadline):
@@ -191,7 +191,7 @@ class Network:
         except ConnectionResetError as error:
             raise RpcError(GrpcStatus.UNAVAILABLE, str(error)) from None
         finally:
-            process.tell_no_more(answer)
+            process.report_no_more(answer)
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._random.random() * self._weather.delay_s_max)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from tests.sim.clients import Producer
-from tests.sim.history import Delivery, History, Sent, Settling
+from tests.sim.history import Delivery, Ending, History, Sent
 from tests.sim.stored import StoredMessage
 from tests.sim.swarm import ORDERED_GROUP, ORDERED_TOPIC
 from tests.sim.tools import Tools
@@ -43,7 +43,7 @@ class OrderedProducer(Producer):
         self._lines = _LINES[: chance.randint(1, len(_LINES))]
 
     async def run(self) -> None:
-        """Send until told to stop."""
+        """Send until asked to stop."""
         loop = asyncio.get_running_loop()
         sending = [loop.create_task(self._send_on(line)) for line in self._lines]
         await asyncio.wait(sending)
@@ -81,7 +81,7 @@ class BurstProducer(OrderedProducer):
         self._to_one_proxy = to_one_proxy
 
     async def run(self) -> None:
-        """Send until told to stop."""
+        """Send until asked to stop."""
         chance, loop = self._chance, asyncio.get_running_loop()
         while not self.stopping:
             await asyncio.sleep(chance.expovariate(_BURSTS_RATE))
@@ -143,7 +143,7 @@ def shuffled(history: History, originals: Originals) -> list[str]:
 
 
 def is_dead_before(dead: StoredMessage, delivery: Delivery) -> bool:
-    """Whether a message was a dead letter when another one was given out, by where the one log ended."""
+    """Whether a message was a dead letter when another one was delivered, by where the one log ended."""
     return dead.record.position < delivery.position
 
 
@@ -152,7 +152,7 @@ def overtaken(
     history: History,
     deliveries: Mapping[Key, Sequence[Delivery]],
     dead: Mapping[Key, Sequence[StoredMessage]],
-    settled: Mapping[Key, Sequence[Settling]],
+    settled: Mapping[Key, Sequence[Ending]],
     fails: Callable[[str], bool],
     is_dead: Callable[[StoredMessage, Delivery], bool] = is_dead_before,
 ) -> list[str]:
@@ -163,7 +163,7 @@ def overtaken(
         history: what clients saw.
         deliveries, dead, settled: of a group and a message: where it came, its dead letters, what consumers said of it.
         fails: whether a message is one that fails by itself; it may come back out of its order.
-        is_dead: whether a message was a dead letter when another one was given out.
+        is_dead: whether a message was a dead letter when another one was delivered.
     """
     found: list[str] = []
     before: list[str] = []
@@ -187,7 +187,7 @@ def _was_done(
     message_id: str,
     delivery: Delivery,
     dead: Mapping[Key, Sequence[StoredMessage]],
-    settled: Mapping[Key, Sequence[Settling]],
+    settled: Mapping[Key, Sequence[Ending]],
     is_dead: Callable[[StoredMessage, Delivery], bool],
 ) -> bool:
     """Whether the group may have been done with a message when it got another one."""

@@ -126,23 +126,23 @@ class PassingGroup:
         await self._create()
         await asyncio.sleep(_SLACK_S)
         watching = self._cores()
-        know = watching and all(each.names.knows_group(GROUP) for each in watching)
-        is_gone = await self._part()
+        know = watching and all(each.topic_registry.knows_group(GROUP) for each in watching)
+        is_deleted = await self._part()
         await asyncio.sleep(_SLACK_S)
-        return bool(know) and is_gone and [*map(id, watching)] == [*map(id, self._cores())]
+        return bool(know) and is_deleted and [*map(id, watching)] == [*map(id, self._cores())]
 
     async def _part(self) -> bool:
         began_s = self._tools.now()
-        is_gone = await self._delete()
-        self._tools.trace.add(GROUP, "deleted" if is_gone else "may be deleted")
-        self._tries.append((began_s, self._tools.now() + _SLACK_S if is_gone else _INF))
-        if is_gone:
+        is_deleted = await self._delete()
+        self._tools.trace.add(GROUP, "deleted" if is_deleted else "may be deleted")
+        self._tries.append((began_s, self._tools.now() + _SLACK_S if is_deleted else _INF))
+        if is_deleted:
             self._gone.append((began_s, self._tools.now(), _INF))
-        return is_gone
+        return is_deleted
 
     def left(self, core: BrokerCore) -> str:
         """Return what a broker has not done yet, in words."""
-        return f"{GROUP} is there" if core.names.knows_group(GROUP) else ""
+        return f"{GROUP} is there" if core.topic_registry.knows_group(GROUP) else ""
 
     def judge(self, disasters: History, is_calm: Callable[[float, float], bool]) -> list[str]:
         """Find what came to the group while it was gone, or was taken from it by handles of before.
@@ -160,11 +160,11 @@ class PassingGroup:
                         f"P4: {delivery.message_id} came at {delivery.got_s:.6f} to {GROUP}, which was deleted at "
                         f"{ended_s:.6f}"
                     )
-            for settling in self.history.settlings:
-                is_of_before = settling.delivery.got_s < began_s and settling.began_s > ended_s + _SLACK_S
-                if is_of_before and settling.outcome == "ok" and is_calm(began_s, settling.ended_s):
+            for ending in self.history.settlings:
+                is_of_before = ending.delivery.got_s < began_s and ending.began_s > ended_s + _SLACK_S
+                if is_of_before and ending.outcome == "ok" and is_calm(began_s, ending.ended_s):
                     broken.append(
-                        f"P7: {settling.kind} of {settling.delivery.message_id} at {settling.began_s:.6f} was taken, "
+                        f"P7: {ending.kind} of {ending.delivery.message_id} at {ending.began_s:.6f} was taken, "
                         f"though {GROUP} was deleted at {ended_s:.6f}, since it was given out"
                     )
         for began_s, answered_s, resumed_s in self._paused:
@@ -184,20 +184,20 @@ class PassingGroup:
         deliveries: defaultdict[str, list[Delivery]] = defaultdict(list)
         for delivery in self.history.deliveries:
             deliveries[delivery.message_id].append(delivery)
-        for settling in self.history.settlings:
-            if (settling.kind, settling.outcome) != ("ack", "ok"):
+        for ending in self.history.settlings:
+            if (ending.kind, ending.outcome) != ("ack", "ok"):
                 continue
-            late = [began_s for began_s, ended_s in self._tries if ended_s > settling.began_s]
-            late += [began_s for began_s, _ in self._tries if not is_calm(began_s, settling.ended_s)]
+            late = [began_s for began_s, ended_s in self._tries if ended_s > ending.began_s]
+            late += [began_s for began_s, _ in self._tries if not is_calm(began_s, ending.ended_s)]
             gone_s = min(late, default=_INF)
-            pop = settling.delivery.handle
-            for delivery in deliveries[settling.delivery.message_id]:
+            pop = ending.delivery.handle
+            for delivery in deliveries[ending.delivery.message_id]:
                 handle = delivery.handle
-                is_later = handle.delivery > pop.delivery and delivery.got_s > settling.began_s
+                is_later = handle.delivery > pop.delivery and delivery.got_s > ending.began_s
                 is_same = handle.broker == pop.broker and delivery.got_s < gone_s
-                if is_later and is_same and not self._lost(disasters, settling.began_s):
+                if is_later and is_same and not self._lost(disasters, ending.began_s):
                     broken.append(
-                        f"P3: {delivery.message_id} was acknowledged by {GROUP} at {settling.ended_s:.6f} and came at "
+                        f"P3: {delivery.message_id} was acknowledged by {GROUP} at {ending.ended_s:.6f} and came at "
                         f"{delivery.got_s:.6f}"
                     )
         return broken

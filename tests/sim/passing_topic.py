@@ -40,7 +40,7 @@ _CHANGING_SHARE = 0.5
 _HALF_SHARE = 0.3
 _SENT_ALL_THE_SAME = 0.3
 _SLACK_S = 1.0
-"""How long after a deletion the broker may not have heard of it."""
+"""How long after a deletion the broker may not have learned of it."""
 
 
 class PassingTopic:
@@ -51,9 +51,9 @@ class PassingTopic:
         chance: its random source.
         create: makes the topic; True if it is there now.
         delete: deletes it; True if it is gone for certain.
-        delays: what of its messages is delayed, and taken back.
+        delays: what of its messages is delayed, and revoked.
         is_known: whether all proxies know of the topic as it is now.
-        is_gone: whether all proxies know that it is deleted: one that is cut off from the controllers does not.
+        is_deleted: whether all proxies know that it is deleted: one that is cut off from the controllers does not.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PassingTopic:
         delete: Callable[[], Awaitable[bool]],
         delays: Delays,
         is_known: Callable[[], bool] = lambda: True,
-        is_gone: Callable[[], bool] = lambda: True,
+        is_deleted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._chance = chance
         # Of its own, so that what else a seed does is as it was.
@@ -75,7 +75,7 @@ class PassingTopic:
         self._create = create
         self._delete = delete
         self._is_known = is_known
-        self._is_gone = is_gone
+        self._is_deleted = is_deleted
         self._to_unknown: set[str] = set()
         """Ids of messages that may have been sent to the topic as it was before."""
         self.history = History()
@@ -95,7 +95,7 @@ class PassingTopic:
         return self._types[TOPIC]
 
     async def run(self) -> None:
-        """Until told to stop; the topic is gone then."""
+        """Until asked to stop; the topic is gone then."""
         chance = self._chance
         while not self.stopping:
             if self._changes_kind:
@@ -112,9 +112,9 @@ class PassingTopic:
                         await self._consumer.poll()
             await asyncio.sleep(chance.random() * 0.5)
             began_s = self._tools.now()
-            is_gone = await self._delete()
-            self._tries.append((began_s, is_gone))
-            if is_gone:
+            is_deleted = await self._delete()
+            self._tries.append((began_s, is_deleted))
+            if is_deleted:
                 self._deletions.append((began_s, self._tools.now()))
                 if self._kinds.random() < _SENT_ALL_THE_SAME:
                     await self._send_to_nowhere()
@@ -167,31 +167,31 @@ class PassingTopic:
 
     async def _send_to_nowhere(self) -> None:
         await asyncio.sleep(_SLACK_S)
-        is_gone = self._is_gone()
+        is_deleted = self._is_deleted()
         message = self._producer.message(TOPIC)
         self._to_unknown.add(message.system_properties.message_id)  # where the deletion is not known it is taken
         await self._producer.send([message])
-        if is_gone and self.history.sent[message.system_properties.message_id].outcome == "ok":
+        if is_deleted and self.history.sent[message.system_properties.message_id].outcome == "ok":
             self.history.let_in.append(
                 f"{message.system_properties.message_id} was taken at {self._tools.now():.6f}, though its topic was "
                 f"deleted at {self._deletions[-1][1]:.6f}"
             )
 
-    def violations(self, heard: Sequence[tuple[int, float]] | None = None) -> list[str]:
+    def violations(self, learned: Sequence[tuple[int, float]] | None = None) -> list[str]:
         """Messages that came back from a topic that was deleted.
 
         Args:
-            heard: when a master heard of a deletion, and from which epoch on all masters know of it by their log, each
-                time; None if a broker always hears of it within a moment.
+            heard: when a master learned of a deletion, and from which epoch on all masters know of it by their log,
+                each time; None if a broker always learns of it within a moment.
         """
         found = [f"S2: {each}" for each in self.history.unexpected]
         found += [f"P4: {each}" for each in self.history.let_in]
         for delivery in self.history.deliveries:
             sent = self.history.sent.get(delivery.message_id)
             for began_s, ended_s in self._deletions:
-                if heard is not None:
+                if learned is not None:
                     epoch = delivery.handle.epoch
-                    known = [when for since, when in heard if when >= began_s and since <= epoch]
+                    known = [when for since, when in learned if when >= began_s and since <= epoch]
                     ended_s = min(known, default=float("inf"))
                 if sent is not None and -1 < sent.ended_s < began_s and delivery.asked_s > ended_s + _SLACK_S:
                     found.append(

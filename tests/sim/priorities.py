@@ -1,6 +1,6 @@
 """A topic whose queues are levels, and a group that gets the highest first (P8), in some of the seeds.
 
-Each pop of a broker is watched: what of each level it could have given out, and what it took. The store times that tell
+Each pop of a broker is watched: what of each level it could have delivered, and what it took. The store times that tell
 what was overdue are read from the log in the end.
 """
 
@@ -61,7 +61,7 @@ class Level:
         number: the higher, the earlier.
         topic: where its messages are.
         begin, end, found: offsets: where the group was, where it is after the pop, where the queue ended.
-        stands_still: whether nothing of it could be given out, as a record is damaged.
+        stands_still: whether nothing of it could be delivered, as a record is damaged.
     """
 
     number: int

@@ -45,7 +45,7 @@ class MachineClock:
         return START_MS + int(self._loop.time() * 1000) + self.offset_ms + drift_ms
 
     def drift(self, rate: float) -> None:
-        """Run too fast from now on, by so many seconds in a second; too slow if it is less than 0."""
+        """Run too fast from now on, by a number of seconds in a second; too slow if it is less than 0."""
         self.offset_ms = self.wall_ms() - START_MS - int(self._loop.time() * 1000)
         self._rate, self._rate_since_s = rate, self._loop.time()
 
@@ -107,12 +107,12 @@ class Process:
         """Call a plain function as the process would."""
         return self.context.copy().run(function, *args)
 
-    def tell_of_death(self, waiter: asyncio.Future[Any]) -> None:
+    def report_death(self, waiter: asyncio.Future[Any]) -> None:
         """Have a future of somebody outside fail with ConnectionResetError when the process dies."""
         self._on_death[waiter] = None
 
-    def tell_no_more(self, waiter: asyncio.Future[Any]) -> None:
-        """The future needs no telling any more."""
+    def report_no_more(self, waiter: asyncio.Future[Any]) -> None:
+        """The future needs no reporting any more."""
         self._on_death.pop(waiter, None)
 
     def pause(self) -> None:

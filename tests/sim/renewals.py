@@ -21,7 +21,7 @@ _MORE_MS = 1500
 
 
 class Renewals:
-    """Renews some of what was given out a moment ago, in some of the seeds.
+    """Renews some of what was delivered a moment ago, in some of the seeds.
 
     Args:
         world: where the broker is.

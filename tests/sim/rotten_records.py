@@ -26,7 +26,7 @@ class _Rotten:
 
 
 class RottenRecords:
-    """Flips bits of messages that were not given out yet, not acknowledged, or not due, or shows others in their place.
+    """Flips bits of messages that were not delivered yet, not acknowledged, or not due, or shows others in their place.
 
     A broker that runs has to find out whatever it reads. One that starts takes damage at the end of its log for a torn
     write, unless a checkpoint says that it was good. So all is as it was written before a start.

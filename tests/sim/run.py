@@ -20,6 +20,7 @@ from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
 from tests.sim.guests import Guests
 from tests.sim.lite import LiteWorkload
+from tests.sim.lives import BriefProducer, LifeWatch
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
@@ -30,7 +31,7 @@ from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
 from tests.sim.steering import Operator, Steered
 from tests.sim.stored import StoredMessage
-from tests.sim.swarm import FIFO_GROUPS, TAGS, draw
+from tests.sim.swarm import BRIEF_TOPIC, FIFO_GROUPS, TAGS, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
@@ -74,7 +75,7 @@ def run_seed(
         asyncio.set_event_loop(loop)
         with CapturedLog(trace, world.findings.append) as log:
             try:
-                with failing.spread(), run.priorities.on():
+                with failing.spread(), run.priorities.on(), run.lives.on():
                     loop.run_until_complete(run.live())
                 verdict = run.judge()
             except StuckError as error:
@@ -137,8 +138,8 @@ class _Run:
         self.faults = Faults(world)
         self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
-        self._heard_deletion: Process | None = None
-        """In which the broker must have heard of the topic's last deletion as it was made; one that comes later keeps
+        self._learned_deletion: Process | None = None
+        """In which the broker must have learned of the topic's last deletion as it was made; one that comes later keeps
         what the controllers do not know."""
         self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
         swarm = world.swarm
@@ -161,6 +162,9 @@ class _Run:
             self._producers.append(OrderedProducer("po", self._tools, swarm.random("po")))
         if swarm.levels:
             self._producers.append(PriorityProducer("pp", self._tools, swarm.random("pp")))
+        if swarm.expired:
+            self._producers.append(BriefProducer("pb", self._tools, swarm.random("pb")))
+        self.lives = LifeWatch()
         self.priorities = PriorityWatch(world.loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         consumers: list[Consumer] = []
         for subscription, all_manners in swarm.manners.items():
@@ -280,7 +284,7 @@ class _Run:
         process = self.world.process
         assert cluster is not None and process is not None
         options = self.world.swarm.options.controller
-        keeper = cluster.controller._keeper
+        state_writer = cluster.controller._state_writer
         topics, types = dict(self.world.swarm.topics), dict(self.world.swarm.types)
         if self._pledges is not None:
             topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
@@ -296,13 +300,16 @@ class _Run:
         for name, queues in topics.items():
 
             def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                return state.create_topic(options, name, types[name], queues)
+                settings = {"expired_messages": self.world.swarm.expired} if name == BRIEF_TOPIC else {}
+                return state.create_topic(options, name, types[name], queues, settings)
 
-            await keeper.change(topic)
+            await state_writer.change(topic)
         if self._lite is not None:
             expiration_ms = self._lite.expiration_ms
-            await keeper.change(
-                lambda state: state.create_topic(options, lite.TOPIC, TopicType.LITE, lite_expiration_ms=expiration_ms)
+            await state_writer.change(
+                lambda state: state.create_topic(
+                    options, lite.TOPIC, TopicType.LITE, settings={"lite_expiration_ms": expiration_ms}
+                )
             )
             groups[lite.GROUP] = lite.ATTEMPTS_MAX
         for name, attempts in groups.items():
@@ -310,7 +317,7 @@ class _Run:
             def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
                 return state.create_group(options, name, attempts, name in FIFO_GROUPS)
 
-            await keeper.change(group)
+            await state_writer.change(group)
 
     async def _create_passing(self) -> bool:
         cluster, options = self.world.cluster, self.world.swarm.options.controller
@@ -318,7 +325,7 @@ class _Run:
             return False
         if TOPIC in cluster.controller.state.topics:
             return True
-        change, kind = cluster.controller._keeper.change, self._passing.kind
+        change, kind = cluster.controller._state_writer.change, self._passing.kind
         return await carried_out(change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
@@ -330,10 +337,12 @@ class _Run:
         process = self.world.process
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
-        is_gone = await carried_out(controller._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
-        if is_gone and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
-            self._heard_deletion = process
-        return is_gone
+        is_deleted = await carried_out(
+            controller._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
+        )
+        if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
+            self._learned_deletion = process
+        return is_deleted
 
     async def _create_group(self) -> bool:
         cluster, options, name = self.world.cluster, self.world.swarm.options.controller, passing_group.GROUP
@@ -341,14 +350,14 @@ class _Run:
             return False
         if name in cluster.controller.state.groups:
             return True
-        change = cluster.controller._keeper.change
+        change = cluster.controller._state_writer.change
         return await carried_out(change(lambda state: state.create_group(options, name, passing_group.ATTEMPTS_MAX)))
 
     async def _pause_group(self, paused: bool) -> bool:
         cluster = self.world.cluster
         if cluster is None or not self.world.serving or passing_group.GROUP not in cluster.controller.state.groups:
             return False
-        change = cluster.controller._keeper.change
+        change = cluster.controller._state_writer.change
         return await carried_out(change(lambda state: pause_group(state, passing_group.GROUP, int(paused))))
 
     async def _delete_group(self) -> bool:
@@ -359,7 +368,9 @@ class _Run:
             return True
         controller = cluster.controller
         now_ms = controller._clock.wall_ms()
-        return await carried_out(controller._keeper.change(lambda state: state.delete_group(name, now_ms, REST_MS)))
+        return await carried_out(
+            controller._state_writer.change(lambda state: state.delete_group(name, now_ms, REST_MS))
+        )
 
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""
@@ -369,7 +380,7 @@ class _Run:
         quiet = 0
         while world.loop.time() < until:
             await asyncio.sleep(0.5)
-            if world.serving and world.cluster is not None and self._failing.give_back(world.cluster.broker.core):
+            if world.serving and world.cluster is not None and self._failing.hand_over(world.cluster.broker.core):
                 quiet = 0
                 continue
             quiet = quiet + 1 if world.serving and not self._left() else 0
@@ -418,7 +429,7 @@ class _Run:
             return left
         if self._passing_group is not None and (left := self._passing_group.left(core)):
             return left
-        if self._heard_deletion is world.process and TOPIC in core.names.topic_ids:
+        if self._learned_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
         return ""
 
@@ -443,12 +454,12 @@ class _Run:
         world = self.world
         if world.cluster is not None:
             self._state = stored.derived_state(world.cluster.broker.core)
-            self._failing.note(world.cluster.broker.core)
+            self._failing.record(world.cluster.broker.core)
             if self._operator is not None:
                 self._listed = steering.listed_in(world.cluster.broker.core)
             self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
-            self._topic_ids = dict(world.cluster.broker.core.names.topic_ids)
+            self._topic_ids = dict(world.cluster.broker.core.topic_registry.topic_ids)
             self._timer_state = timers.state_of(world.cluster.broker.core)
 
     def judge(self) -> Verdict:
@@ -464,6 +475,7 @@ class _Run:
         verdict = Checker(swarm, world.history, others, world.arrivals, self._failing.fails).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
         verdict.violations += self.priorities.violations(messages, world.history)
+        verdict.violations += self.lives.violations(messages, world.history)
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)

@@ -28,8 +28,8 @@ def new(few: int, many: int) -> range:
 
 
 def shares(seeds: Sequence[int], count: int) -> list[Sequence[int]]:
-    """So many parts of about the same length, each a test of its own: so none keeps one of two processes busy while the
-    other has nothing left to do.
+    """Split seeds into parts of about the same length, each a test of its own: so none keeps one of two processes busy
+    while the other has nothing left to do.
     """
     return [seeds[first::count] for first in range(count)]
 

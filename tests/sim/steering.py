@@ -23,7 +23,7 @@ from popwheel_rpc.service import Call, Method, Service
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.sim.checker import Checker, Key
 from tests.sim.clients import POLITE, Consumer, Manners, Producer, Subscription
-from tests.sim.history import Delivery, History, Settling
+from tests.sim.history import Delivery, Ending, History
 from tests.sim.loop import SimLoop
 from tests.sim.process import START_MS, Process
 from tests.sim.stored import StoredMessage, messages_of
@@ -75,7 +75,7 @@ async def ask(loop: SimLoop, served: Served | None, method: Method[Request, Resp
     handler = service.unary_handlers[method.path][1]
     call = Call(method.path, {}, None, "operator:1")
     answer: asyncio.Future[Any] = loop.create_future()
-    process.tell_of_death(answer)
+    process.report_death(answer)
 
     async def serve() -> None:
         try:
@@ -95,7 +95,7 @@ async def ask(loop: SimLoop, served: Served | None, method: Method[Request, Resp
     except (ConnectionResetError, TimeoutError):
         raise RpcError(GrpcStatus.UNAVAILABLE, "the broker has died, or does not answer") from None
     finally:
-        process.tell_no_more(answer)
+        process.report_no_more(answer)
 
 
 Asks = Callable[[Method[Any, Any], Any], Awaitable[Any]]
@@ -123,7 +123,7 @@ class Order:
     position: int = 0
     is_ok: bool = False
     to_offsets: dict[int, int] = field(default_factory=dict)
-    given_back: int = 0
+    returned: int = 0
 
     @property
     def is_reset(self) -> bool:
@@ -134,8 +134,8 @@ class Order:
         """Say if it is about a queue of the topic."""
         return self.queue_id is None or self.queue_id == queue_id
 
-    def takes_back(self, delivery: Delivery) -> bool:
-        """Say if it takes back what was given out like this. Retries are of no queue, so only whole resets do."""
+    def revokes(self, delivery: Delivery) -> bool:
+        """Say if it takes back what was delivered like this. Retries are of no queue, so only whole resets do."""
         handle = delivery.handle
         return self.queue_id is None or (not handle.from_retry and handle.queue_id == self.queue_id)
 
@@ -192,7 +192,7 @@ class Operator:
         self.stopping = False
 
     async def run(self) -> None:
-        """Work until told to stop; in the end things are often given back once more."""
+        """Work until asked to stop; in the end things are often released once more."""
         loop, chance = asyncio.get_running_loop(), self._chance
         self._consuming = loop.create_task(self._consumer.run())
         sending = loop.create_task(self._producer.run())
@@ -226,7 +226,7 @@ class Operator:
         try:
             if kind == "redrive":
                 asked = pb.DeadLetterRedriveRequest(group=GROUP, limit=chance.choice((1, 3, 1000)), end_offset=1 << 40)
-                order.given_back = (await self._asks(DEAD_LETTER_REDRIVE, asked)).redriven
+                order.returned = (await self._asks(DEAD_LETTER_REDRIVE, asked)).redriven
             else:
                 topic = _DEAD if kind == "purge" else TOPIC
                 policy = _POLICIES.get(kind, pb.END)
@@ -248,7 +248,7 @@ class Operator:
             tools.trace.add(_NAME, kind, "failed", str(error)[:60])
         order.position = tools.log_end.position
         if order.is_ok:
-            tools.trace.add(_NAME, kind, order.given_back, str(order.to_offsets), queue_id)
+            tools.trace.add(_NAME, kind, order.returned, str(order.to_offsets), queue_id)
         return order.is_ok
 
     def left(self, core: BrokerCore) -> str:
@@ -257,7 +257,7 @@ class Operator:
         return f"{waiting} messages wait for {GROUP}" if waiting else ""
 
     def history_after(self, history: History) -> History:
-        """What was seen here, with what has struck and what is set aside by the history of all others."""
+        """What was seen here, with what has struck and what is quarantined by the history of all others."""
         self.history.disasters, self.history.troubles = history.disasters, history.troubles
         self.history.set_aside = history.set_aside
         return self.history
@@ -300,7 +300,7 @@ class Steered(Checker):
     listed: Collection[int] = ()
 
     def check_dead_letters(self) -> list[str]:
-        """P1: each dead letter is listed, was given back once, or may have been purged."""
+        """P1: each dead letter is listed, was released once, or may have been purged."""
         found: list[str] = []
         at = {each.record.queue_offset: each for dead in self._dead.values() for each in dead}
         back: dict[int, StoredRecord] = {}
@@ -315,10 +315,10 @@ class Steered(Checker):
             if (offset in self.listed) == (offset in back) and not (purged and offset not in back):
                 how = "given back and listed" if offset in back else "neither given back nor listed"
                 found.append(f"P1: {each.message_id}, the dead letter at {offset}, is {how}")
-        told = sum(each.given_back for each in self.orders if each.is_ok and not self._is_lost(each))
+        reported = sum(each.returned for each in self.orders if each.is_ok and not self._is_lost(each))
         given = {offset: record for offset, record in back.items() if record.topic != _DEAD}
-        if told > len(given):
-            found.append(f"P1: {told} dead letters were said to be given back, and {len(given)} were")
+        if reported > len(given):
+            found.append(f"P1: {reported} dead letters were said to be given back, and {len(given)} were")
         for record in given.values():
             message = messages_of([record])[0]
             if not self._came_of(message.message_id, record.position) and not self._is_passed_over(record.position):
@@ -326,7 +326,7 @@ class Steered(Checker):
         return found
 
     def check_resets(self) -> list[str]:
-        """What stands behind the last reset came again since; what was in hand before one was taken back."""
+        """What stands behind the last reset came again since; what was in hand before one was revoked."""
         found: list[str] = []
         resets = [each for each in self.orders if each.is_reset]
         if resets and resets[-1].is_ok and not self._is_lost(resets[-1]):
@@ -341,7 +341,7 @@ class Steered(Checker):
                     found.append(
                         f"P1: {message_id} stands behind the reset of {last.began_s:.6f} and did not come again"
                     )
-        for settled in self._settled.values():
+        for settled in self._ended.values():
             for each in settled:
                 if each.outcome != "ok" or each.kind == "forged":
                     continue
@@ -349,7 +349,7 @@ class Steered(Checker):
                     order
                     for order in resets
                     if order.is_ok
-                    and order.takes_back(each.delivery)
+                    and order.revokes(each.delivery)
                     and each.delivery.got_s < order.began_s
                     and order.ended_s < each.began_s
                     and not self._is_lost(order)
@@ -366,7 +366,7 @@ class Steered(Checker):
         key = (GROUP, message_id)
         return any(each.record.position >= position for each in self._dead[key]) or any(
             each.kind in ("ack", "forward") and each.outcome != "refused" and each.delivery.position >= position
-            for each in self._settled[key]
+            for each in self._ended[key]
         )
 
     def _is_passed_over(self, position: int) -> bool:
@@ -420,10 +420,8 @@ class Steered(Checker):
             return True
         return super()._may_have_ended(earlier, later)
 
-    def _may_come_again(self, key: Key, settling: Settling, delivery: Delivery) -> bool:
-        return self._is_in_two_places(key, delivery.got_s) or self._ordered_between(
-            key, settling.began_s, delivery.got_s
-        )
+    def _may_come_again(self, key: Key, ending: Ending, delivery: Delivery) -> bool:
+        return self._is_in_two_places(key, delivery.got_s) or self._ordered_between(key, ending.began_s, delivery.got_s)
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
         """P1: unless a reset may have skipped it; and one that came again may be dead each time."""

@@ -146,7 +146,10 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
     # What could not be folded in is known to who folded it, and to nobody who wrote it.
     set_aside = {entry.id: entry for entry in core.quarantine.table if entry.step != Step.FOLD}
     open_halves = {half.position: half._replace(asked_ms=0) for half in core.transactions.table}
-    lines = {(*place, key, offset): delivery for place, key, offset, delivery in core.state.table.lines.members()}
+    lines = {
+        (*place, key, offset): delivery
+        for place, key, offset, delivery in core.state.table.message_group_queues.members()
+    }
     return {
         "queues": queues,
         "deliveries": dict(sorted(deliveries.items())),

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from popwheel_broker.options import TimerOptions
 from popwheel_cli.options import StandaloneOptions
 from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from popwheel_common.contract.time_to_live import DEAD_LETTER, DROP
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim import transactions
 from tests.sim.clients import Manners, Subscription
@@ -39,7 +40,7 @@ LATEST_FAULTS = {"out of files": 4, "rotten record": 6}
 TAGS = ("red", "green", "blue")
 
 HOARDING = "hoarding group"
-"""One group takes all that it is given and acknowledges nothing, where few messages may be given out. It is drawn by
+"""One group takes all that it is given and acknowledges nothing, where few messages may be delivered. It is drawn by
 itself, and goes on all the time."""
 ORDERED = "ordered group"
 """A topic whose messages have message groups, and a group that consumes it in order. Drawn by itself, too."""
@@ -48,6 +49,13 @@ ORDERED_GROUP = "orderly"
 PRIORITIES = "priorities"
 """A topic whose queues are levels, and a group that reads it. Drawn by itself, too."""
 PRIORITY_TOPIC = "urgent"
+LIVES = "times to live"
+"""A topic whose messages have times to live, and a group that reads it. Drawn by itself, too."""
+BRIEF_GROUP = "hasty"
+_LIVES_FIRST_SEED = 49_000_000
+"""Seeds below it were kept before there were times to live, and go on with what they draw."""
+_LIVES_SHARE = 0.25
+BRIEF_TOPIC = "brief"
 FIFO_GROUPS = (ORDERED_GROUP, "watchful-fifo")
 _PRIORITY_GROUPS = ("watchful", "watchful", "watchful-fifo")
 _PRIORITY_SHARE = 0.2
@@ -93,6 +101,7 @@ class Swarm:
         hoarder: the group that acknowledges nothing before all is healed; empty for none.
         odd: whether names, keys and properties are as long and as odd as they may be.
         condition: the SQL92 filter of one subscription; empty for none.
+        expired: what becomes of messages past their time to live; empty if none has one.
     """
 
     seed: int
@@ -114,6 +123,7 @@ class Swarm:
     odd: bool = field(default=False)
     auto_created: bool = field(default=False)
     condition: str = field(default="")
+    expired: str = field(default="")
 
     @property
     def is_lossy(self) -> bool:
@@ -143,7 +153,7 @@ class Swarm:
     @property
     def plain_topics(self) -> list[str]:
         """The others."""
-        return [name for name in self.topics if name not in (ORDERED_TOPIC, PRIORITY_TOPIC)]
+        return [name for name in self.topics if name not in (ORDERED_TOPIC, PRIORITY_TOPIC, BRIEF_TOPIC)]
 
     @property
     def levels(self) -> int:
@@ -168,6 +178,7 @@ class Swarm:
             + (f" priority_wait={options.pop.priority_wait_ms}" if self.levels else "")
             + (f" hoarder={self.hoarder}/{options.pop.open_messages_max}" if self.hoarder else "")
             + (f" filter={self.condition}" if self.condition else "")
+            + (f" expired={self.expired}" if self.expired else "")
         )
 
 
@@ -246,7 +257,8 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         swarm = _with_hoarder(swarm, hoard)
     sql = random.Random(f"{seed}/sql swarm")
     is_filtering = sql.random() < FILTERING_SHARE if only is None else FILTERING in only
-    return with_priorities(with_ordered(with_condition(swarm, sql) if is_filtering else swarm, only), only)
+    swarm = with_priorities(with_ordered(with_condition(swarm, sql) if is_filtering else swarm, only), only)
+    return with_lives(swarm, only)
 
 
 def with_condition(swarm: AnySwarm, chance: random.Random) -> AnySwarm:
@@ -326,6 +338,29 @@ def with_priorities(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
         groups={**swarm.groups, group: chance.choice((1, 2, 3, 16))},
         subscriptions=[*swarm.subscriptions, of],
         manners={**swarm.manners, of: consumers},
+    )
+
+
+def with_lives(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
+    """A swarm with a topic whose messages may expire, if it is drawn.
+
+    Args:
+        swarm: the rest of the draw.
+        only: faults that may be on; None for all.
+    """
+    chance = random.Random(f"{swarm.seed}/lives swarm")
+    is_lucky = swarm.seed >= _LIVES_FIRST_SEED and chance.random() < _LIVES_SHARE
+    if not (is_lucky if only is None else LIVES in only) or swarm.hoarder:
+        return swarm
+    of = Subscription(BRIEF_GROUP, BRIEF_TOPIC)
+    return replace(
+        swarm,
+        topics={**swarm.topics, BRIEF_TOPIC: chance.choice((1, 2, 4))},
+        types={**swarm.types, BRIEF_TOPIC: TopicType.NORMAL},
+        groups={**swarm.groups, BRIEF_GROUP: chance.choice((1, 2, 3, 16))},
+        subscriptions=[*swarm.subscriptions, of],
+        manners={**swarm.manners, of: [_manners(chance) for _ in range(chance.choice((1, 2)))]},
+        expired=chance.choice((DROP, DEAD_LETTER)),
     )
 
 

@@ -13,7 +13,7 @@ from tests.sim.failing_records import NAME
 from tests.sim.run import run_seed
 
 SEED = 12_000_213
-"""Messages of it fail as they are given out, are redelivered and fire."""
+"""Messages of it fail as they are delivered, are redelivered and fire."""
 
 
 def test_others_go_on_and_nothing_is_lost() -> None:
@@ -31,7 +31,7 @@ def test_it_notices_a_retry_that_gives_nothing_back(monkeypatch: pytest.MonkeyPa
     assert numbers & {"P1", "T3", "S6"}
 
 
-def test_it_notices_a_message_that_stays_where_it_was_set_aside_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notices_a_message_that_stays_where_it_was_quarantined_from(monkeypatch: pytest.MonkeyPatch) -> None:
     def close_nothing(revive_topic: str, delivery_id: int, bits: int) -> Record:
         return replace(close_record(revive_topic, delivery_id, bits), kind=RecordKind.COPY)
 

@@ -14,7 +14,7 @@ DELETED_S = 4.0
 
 
 @pytest.mark.parametrize(
-    ("heard", "may_come"),
+    ("learned", "may_come"),
     [
         (None, False),
         ([(0, DELETED_S)], False),
@@ -24,12 +24,12 @@ DELETED_S = 4.0
         ([(1, DELETED_S - 1.0)], True),
     ],
 )
-def test_a_message_may_come_from_a_master_who_has_not_heard_that_its_topic_is_deleted(
-    heard: list[tuple[int, float]] | None, may_come: bool
+def test_a_message_may_come_from_a_master_who_has_not_learned_that_its_topic_is_deleted(
+    learned: list[tuple[int, float]] | None, may_come: bool
 ) -> None:
     passing = PassingTopic(Mock(), random.Random(0), Mock(), Mock(), Delays(0.0, 0.0, 0.0, 0))
     passing._deletions.append((DELETED_S, DELETED_S))
     passing.history.sent["m"] = Sent(Message(), 1.0, 1.1)
     handle = Handle(100001000007, 0, 1000, False, 0, 0)
     passing.history.deliveries.append(Delivery(GROUP, TOPIC, "m", "", handle, 1, 5.9, 6.0, 0))
-    assert (not passing.violations(heard)) == may_come
+    assert (not passing.violations(learned)) == may_come

@@ -11,8 +11,8 @@ import pytest
 
 from popwheel_broker.consume import priority_pops, redelivery
 from popwheel_broker.consume.acks import Acks
-from popwheel_broker.consume.lines import Lines, _Line
 from popwheel_broker.consume.merge_buffer import MergeBuffer
+from popwheel_broker.consume.message_group_queues import MessageGroupQueues, _MessageGroupQueue
 from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.priority_pops import PriorityPops
 from popwheel_broker.consume.scan import SqlScan
@@ -33,6 +33,7 @@ from popwheel_broker.log.flusher import Flusher
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import Delay
+from popwheel_broker.time_to_live.time_to_live import TimeToLive
 from popwheel_broker.transactions.coordinator import Coordinator
 from popwheel_broker.transactions.half import Resolution, end_record
 from popwheel_broker.transactions.table import TransactionTable
@@ -45,7 +46,7 @@ from tests.sim import guests, lite, passing_group, steering, transactions
 from tests.sim.device import SimDisk
 from tests.sim.filters import FILTERING
 from tests.sim.run import run_seed
-from tests.sim.swarm import HOARDING, ORDERED, PRIORITIES, TRIES
+from tests.sim.swarm import HOARDING, LIVES, ORDERED, PRIORITIES, TRIES
 
 SEEDS_MAX = 40
 
@@ -65,7 +66,7 @@ def sends_are_confirmed_without_sync(patch: pytest.MonkeyPatch) -> None:
     """The flusher lets senders go at once, in every mode."""
 
     async def durable(self: Flusher, position: int) -> None:
-        self._store.confirm(position)
+        self._store.commit(position)
 
     patch.setattr(Flusher, "durable", durable)
 
@@ -162,14 +163,14 @@ def pops_skip_a_message(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, delivery)
         if next(calls) % 5 == 4 and progress.available:
             progress.popped += 1
-            self._keep(progress)
+            self._store_progress(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_and_skip)
 
 
 def what_has_fired_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for timers that have fired."""
-    patch.setattr(DoneTimers, "note", lambda self, found: None)
+    patch.setattr(DoneTimers, "record", lambda self, found: None)
     patch.setattr(TimerFold, "_done", lambda self, timer, found, topic, due_until_ms: None)
 
 
@@ -232,7 +233,7 @@ def the_timer_is_saved_before_what_fired(patch: pytest.MonkeyPatch) -> None:
     def without_sync(self: TimerService, *arguments: Any) -> None:
         begin(self, *arguments)
         self._sync = no_sync
-        self._confirm_later = lambda: None
+        self._commit_later = lambda: None
 
     patch.setattr(TimerService, "__init__", without_sync)
 
@@ -317,11 +318,11 @@ def open_halves_are_forgotten_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def the_order_is_swapped(patch: pytest.MonkeyPatch) -> None:
     """Of what waits in a line the last message comes first."""
-    patch.setattr(_Line, "head", lambda self: self.members[max(self.members)])
+    patch.setattr(_MessageGroupQueue, "head", lambda self: self.members[max(self.members)])
 
 
 def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    """A message that is read is given out, whatever is given out of its line."""
+    """A message that is read is delivered, whatever is delivered of its line."""
     find = OrderedPops._find_lines
 
     def find_all(self: OrderedPops, request: Any, taken: Any) -> list[int]:
@@ -331,20 +332,20 @@ def lines_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedPops, "_find_lines", find_all)
 
 
-def what_is_held_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Some of what a pop has read and may not give out is passed over."""
+def what_is_open_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Some of what a pop has read and may not deliver is passed over."""
     hold = OrderedPops._block
 
     def hold_and_forget(self: OrderedPops, request: Any, taken: Any) -> Any:
         held = hold(self, request, taken)
         last = 1 << len(held.offsets) - 1
-        self._state._close(held.id, last)  # it may not be given out, or fewer were held
+        self._state._close(held.id, last)  # it may not be delivered, or fewer were held
         return held
 
     patch.setattr(OrderedPops, "_block", hold_and_forget)
 
 
-def resets_leave_what_is_given_out(patch: pytest.MonkeyPatch) -> None:
+def resets_leave_what_is_delivered(patch: pytest.MonkeyPatch) -> None:
     """A reset does not take back what consumers hold."""
     begin = OffsetReset.begin
 
@@ -370,7 +371,7 @@ def resets_are_not_written_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def redriven_dead_letters_stay_listed(patch: pytest.MonkeyPatch) -> None:
-    """What is given back is given back again by the next redrive."""
+    """What is released is released again by the next redrive."""
     patch.setattr("popwheel_broker.core.dead_letters.redriven_origin", lambda offset: b"")
 
 
@@ -386,8 +387,8 @@ def nothing_is_overdue(patch: pytest.MonkeyPatch) -> None:
 
 def it_is_always_the_turn_of_what_is_overdue(patch: pytest.MonkeyPatch) -> None:
     """Messages that have waited for too long leave nothing of small pops to the others."""
-    note = PriorityPops.note
-    patch.setattr(PriorityPops, "note", lambda self, turn: note(self, turn._replace(next=priority_pops._OVERDUE)))
+    record = PriorityPops.record
+    patch.setattr(PriorityPops, "record", lambda self, turn: record(self, turn._replace(next=priority_pops._OVERDUE)))
 
 
 def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
@@ -395,9 +396,9 @@ def retries_lose_their_level(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(redelivery, "_level_of", lambda delivery, stored: 0)
 
 
-def lite_topics_give_out_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
-    """A lite topic of which a message is given out is read on."""
-    patch.setattr(Lines, "has", lambda self, group, topic: False)
+def lite_topics_deliver_more_than_one_message(patch: pytest.MonkeyPatch) -> None:
+    """A lite topic of which a message is delivered is read on."""
+    patch.setattr(MessageGroupQueues, "has", lambda self, group, topic: False)
 
 
 def acknowledged_lite_topics_wake_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -408,6 +409,26 @@ def acknowledged_lite_topics_wake_nobody(patch: pytest.MonkeyPatch) -> None:
 def lite_topics_end_at_once(patch: pytest.MonkeyPatch) -> None:
     """A lite topic ends as soon as it is looked at."""
     patch.setattr(LiteTopics, "_has_expired", lambda self, queue, now_ms: True)
+
+
+def nothing_expires(patch: pytest.MonkeyPatch) -> None:
+    """Messages past their time to live are delivered."""
+    patch.setattr(TimeToLive, "concerns", lambda self, topic: False)
+
+
+def times_to_live_begin_anew_with_each_retry(patch: pytest.MonkeyPatch) -> None:
+    """The time at which a message was first stored is forgotten when it is redelivered."""
+    patch.setattr(redelivery, "with_first_stored", lambda stored: stored.system_properties)
+
+
+def expired_messages_are_dropped_whatever_their_topic_says(patch: pytest.MonkeyPatch) -> None:
+    """Expired messages become no dead letters."""
+    end = Acks.end
+
+    def dropped(self: Acks, *what: Any, to_dead_letters: bool) -> None:
+        end(self, *what, to_dead_letters=False)
+
+    patch.setattr(Acks, "end", dropped)
 
 
 def clients_are_there_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -488,24 +509,27 @@ CAUGHT_BY: dict[Plant, int] = {
         (filtered_arrivals_wake_nobody, {"L1"}, (FILTERING,)),
         (the_order_is_swapped, {"P6"}, (ORDERED,)),
         (lines_hold_nothing_back, {"P6"}, (ORDERED,)),
-        (what_is_held_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
+        (what_is_open_is_forgotten, {"P1", "P6", "S6"}, (ORDERED,)),
         (the_lowest_come_first, {"P8"}, (PRIORITIES,)),
         (nothing_is_overdue, {"P8"}, (PRIORITIES,)),
         (it_is_always_the_turn_of_what_is_overdue, {"P8"}, (PRIORITIES,)),
         (retries_lose_their_level, {"P8"}, (PRIORITIES,)),
+        (nothing_expires, {"P9"}, (LIVES,)),
+        (times_to_live_begin_anew_with_each_retry, {"P9"}, (LIVES,)),
+        (expired_messages_are_dropped_whatever_their_topic_says, {"P1"}, (LIVES,)),
         (clients_are_there_for_ever, {"L2"}, (guests.NAME,)),
         (deleted_groups_keep_what_they_were_given, {"P7"}, (passing_group.NAME,)),
         (pauses_stop_nobody, {"P4"}, (passing_group.NAME,)),
         (half_messages_outlive_their_topic, {"P4"}, ()),
         (second_tries_hide_nothing, {"P2"}, (ORDERED, TRIES)),
-        (lite_topics_give_out_more_than_one_message, {"P6"}, (lite.NAME,)),
+        (lite_topics_deliver_more_than_one_message, {"P6"}, (lite.NAME,)),
         (acknowledged_lite_topics_wake_nobody, {"L2"}, (lite.NAME,)),
         (lite_topics_end_at_once, {"S1"}, (lite.NAME,)),
         (what_has_fired_is_forgotten, {"T2"}, ("kill", "kill in a step")),
         (slots_are_skipped, {"T3", "L2"}, ()),
         (recalls_are_forgotten_at_a_restart, {"T4"}, ("kill", "kill in a step")),
         (timers_fire_a_second_early, {"T1"}, ()),
-        (resets_leave_what_is_given_out, {"P1", "P2", "P7"}, (steering.NAME,)),
+        (resets_leave_what_is_delivered, {"P1", "P2", "P7"}, (steering.NAME,)),
         (resets_are_not_written_down, {"P1", "P2", "P3", "P7"}, (steering.NAME, "kill")),
         (redriven_dead_letters_stay_listed, {"P1"}, (steering.NAME, "kill")),
         (the_timer_is_saved_before_what_fired, {"T2", "T3"}, ("power",)),
@@ -535,6 +559,7 @@ def test_a_planted_fault_is_caught(
         (steering.NAME, "kill", "power"),
         (guests.NAME, passing_group.NAME, "kill"),
         (ORDERED, TRIES, "kill"),
+        (LIVES, "kill", "power"),
     ],
 )
 def test_without_planted_faults_the_same_seeds_are_well(only: tuple[str, ...]) -> None:

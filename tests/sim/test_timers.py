@@ -16,7 +16,7 @@ FAR_MS = 7000
 
 
 @pytest.mark.parametrize(("asked_s", "numbers"), [(1.0, ["T4"]), (3.0, []), (5.0, ["T4"])])
-def test_a_message_may_be_missing_only_while_it_is_set_aside(asked_s: float, numbers: list[str]) -> None:
+def test_a_message_may_be_missing_only_while_it_is_quarantined(asked_s: float, numbers: list[str]) -> None:
     world = TimerWorld()
     world.send(MARK, FAR_MS)
     with Poison(["firing"]).spread():
@@ -33,6 +33,6 @@ def test_a_message_may_be_missing_only_while_it_is_set_aside(asked_s: float, num
     verdict = Verdict()
     swarm = Mock(faults={}, is_lossy=False, clocks_differ=True)
     history = History(sent={MARK.hex(): sent}, recalls=[recalled])
-    topic_ids = {TOPIC: world.core.names.topic_ids[TOPIC]}
+    topic_ids = {TOPIC: world.core.topic_registry.topic_ids[TOPIC]}
     Timers(swarm, history, records, appends, topic_ids, verdict, lambda _: True).judge(begin_ms + 4000)
     assert [each.partition(":")[0] for each in verdict.violations] == numbers

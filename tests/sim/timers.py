@@ -31,7 +31,7 @@ class TimerSnapshot:
     Args:
         pending: how many messages, by topic.
         total: how many in all.
-        recalled: roots of those that were taken back.
+        recalled: roots of those that were revoked.
         held: positions of the records that are in the wheel or still to be put there.
         broken: chains that are not what their slots say.
         fired_until_ms: what was due by then is done with, though the clock may have been set back since.
@@ -97,7 +97,7 @@ class _Timer:
         positions: of its records, first to last.
         fired: the messages that it became.
         recalled: whether there is a record that takes it back.
-        aside: from when to when it was set aside, virtual seconds.
+        aside: from when to when it was quarantined, virtual seconds.
     """
 
     record: StoredRecord
@@ -123,7 +123,7 @@ class Timers:
         appends: when each was appended, by position: wall clock, virtual seconds.
         topic_ids: of the topics there are in the end.
         verdict: where it goes.
-        fails: whether a message is one that fails by itself: it may be late, or be set aside.
+        fails: whether a message is one that fails by itself: it may be late, or be quarantined.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Timers:
                 self._direct[SystemProperties.FromString(found.system_properties).message_id] += 1
 
     def _note_aside(self, found: StoredRecord, owners: Mapping[int, _Timer]) -> None:
-        """A timer is set aside until it goes its way after all, or an operator is done with it."""
+        """A timer is quarantined until it goes its way after all, or an operator is done with it."""
         if found.kind == RecordKind.QUARANTINE:
             timer = owners.get(fired_timer(found))
             if timer is not None:
@@ -262,8 +262,8 @@ class Timers:
             verdict.broke("T2", f"{what} was delivered {len(timer.fired)} times: {_places(timer.fired)}")
         if timer.recalled and timer.fired:
             verdict.broke("T4", f"{what} was taken back and is delivered: {_places(timer.fired)}")
-        is_set_aside = ("", what) in self._history.set_aside
-        if not timer.fired and not timer.recalled and not is_set_aside and due_ms <= now_ms and self._is_alive(timer):
+        is_quarantined = ("", what) in self._history.set_aside
+        if not timer.fired and not timer.recalled and not is_quarantined and due_ms <= now_ms and self._is_alive(timer):
             verdict.broke("T3", f"{what} was due at {due_ms}, it is {now_ms}, and it was not delivered")
 
     def _judge_lateness(self, timer: _Timer, fired_s: float) -> None:
@@ -330,7 +330,7 @@ class Timers:
                 verdict.broke("T4", f"{message_id} was taken back and came at {delivery.got_s:.6f}")
 
     def _was_aside(self, timer: _Timer, recalled: Recalled) -> bool:
-        """Whether it was set aside at some time of a try to take it back, or a disaster has taken what says so."""
+        """Whether it was quarantined at some time of a try to take it back, or a disaster has taken what says so."""
         if any(begin_s <= recalled.ended_s and end_s >= recalled.began_s for begin_s, end_s in timer.aside):
             return True
         return self._fails(timer.message_id) and self._may_be_lost(recalled.began_s, recalled.position)

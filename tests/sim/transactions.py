@@ -36,7 +36,7 @@ _SHARE = 0.3
 _RATE = 4.0
 _TRIES_MAX = 40
 _EXPIRED_MIN = 3
-"""Of so many that nobody ended the sender was asked about one at least, though its stream may break now and then."""
+"""Number of transactions without an end of which at least one was checked, though its stream may break now and then."""
 _NAME = "pt"
 
 Fate = Literal["commit", "rollback", "never"]
@@ -80,7 +80,7 @@ class Pledge:
     fate: Fate
     only_if_asked: bool
     transaction_id: str = ""
-    told_s: float = float("inf")
+    reported_s: float = float("inf")
     ended_s: float = -1.0
     position: int = -1
     refused: str = ""
@@ -120,7 +120,7 @@ class Pledges:
         self.stopping = False
 
     async def run(self) -> None:
-        """Send until told to stop, and say how each transaction ended."""
+        """Send until asked to stop, and say how each transaction ended."""
         loop, chance = asyncio.get_running_loop(), self._chance
         self._standing = [loop.create_task(self._consumer.run()), loop.create_task(self._listen())]
         while not self.stopping:
@@ -195,9 +195,9 @@ class Pledges:
             pledge.sent.outcome = "ok"
             pledge.transaction_id = entry.transaction_id
             if pledge.fate != "never" and not pledge.only_if_asked:
-                self._start(self._tell(pledge, entry.transaction_id, chance.choice((0.0, 0.01, 0.5, 3.0))))
+                self._start(self._report(pledge, entry.transaction_id, chance.choice((0.0, 0.01, 0.5, 3.0))))
 
-    async def _tell(self, pledge: Pledge, transaction_id: str, wait_s: float) -> None:
+    async def _report(self, pledge: Pledge, transaction_id: str, wait_s: float) -> None:
         """Say how a transaction ended until that is answered; now and then say it again, and say the opposite."""
         await asyncio.sleep(wait_s * self._chance.random())
         for _ in range(_TRIES_MAX):
@@ -218,7 +218,7 @@ class Pledges:
     async def _end(self, pledge: Pledge, transaction_id: str, fate: Fate) -> d.Status | None:
         tools = self._tools
         if fate == pledge.fate:
-            pledge.told_s = min(pledge.told_s, tools.now())
+            pledge.reported_s = min(pledge.reported_s, tools.now())
         request = pb.EndTransactionRequest(
             topic=d.Resource(name=TOPIC),
             message_id=pledge.message_id,
@@ -253,7 +253,7 @@ class Pledges:
         if asked.message.body != pledge.sent.message.body:
             self.history.unexpected.append(f"{pledge.message_id} is asked about with another body")
         if pledge.fate != "never" and self._chance.random() < 0.7:
-            self._start(self._tell(pledge, asked.transaction_id, 0.0))
+            self._start(self._report(pledge, asked.transaction_id, 0.0))
 
     def left(self, core: BrokerCore) -> str:
         """What is not done yet, in words."""
@@ -271,7 +271,7 @@ class Pledges:
             logs: of each broker, all records in their order.
             disasters: the history that has them.
             is_lossy: whether a disaster may take what was acknowledged.
-            is_calm: whether there were no faults: then senders hear of what they are asked.
+            is_calm: whether there were no faults: then senders learn of what they are asked.
         """
         broken = [f"X2: {each}" for each in self.history.unexpected]
         found = _Logs(logs, broken)
@@ -282,8 +282,8 @@ class Pledges:
             pledge = self._pledges.get(message_id)
             if pledge is None:
                 broken.append(f"X2: {message_id} is there and nobody sent it")
-            elif pledge.fate != "commit" or pledge.told_s > got.get(message_id, float("inf")):
-                broken.append(f"X2: {message_id} is to {pledge.fate}, told at {pledge.told_s:.3f}, and was seen")
+            elif pledge.fate != "commit" or pledge.reported_s > got.get(message_id, float("inf")):
+                broken.append(f"X2: {message_id} is to {pledge.fate}, told at {pledge.reported_s:.3f}, and was seen")
         expired = [each for each in self._pledges.values() if Resolution.EXPIRED in found.resolutions[each.message_id]]
         if is_calm and len(expired) >= _EXPIRED_MIN and not any(each.was_asked for each in self._pledges.values()):
             broken.append(f"X2: {len(expired)} transactions were given up, and nobody was asked about any")
@@ -296,7 +296,7 @@ class Pledges:
                 if not (is_lossy and disasters.lost_by(pledge.sent.began_s, pledge.sent.position)):
                     broken.append(f"S1: the half message {message_id} was accepted and is not stored")
                 continue
-            began_s = min(pledge.sent.began_s, pledge.told_s)
+            began_s = min(pledge.sent.began_s, pledge.reported_s)
             if pledge.ended_s >= 0 and pledge.fate == "commit":
                 if not is_there and not (is_lossy and disasters.lost_by(began_s, pledge.position)):
                     broken.append(f"X2: {message_id} was committed at {pledge.ended_s:.3f} and is not there")

@@ -93,13 +93,13 @@ class World:
         self._ended.clear()
         self.trace.add("server", "boot", self.lives)
         outcome: asyncio.Future[str] = self.loop.create_future()
-        process.tell_of_death(outcome)
+        process.report_death(outcome)
         process.spawn(self._start(process, disk, outcome), "start")
         try:
             refusal = await outcome
         except ConnectionResetError:
             return False
-        process.tell_no_more(outcome)
+        process.report_no_more(outcome)
         if refusal:
             self.trace.add("server", "refused", refusal)
             self.refusals.append(refusal)
@@ -146,12 +146,12 @@ class World:
 
     def _watch_arrivals(self, cluster: InProcessCluster, disk: ProcessDisk) -> None:
         store = cluster.broker.core.store
-        told = store._on_arrival
+        reported = store._on_arrival
 
         def arrived(queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
             for offset in range(queue.max_offset - len(tag_hashes), queue.max_offset):
                 self.arrivals[queue.topic, queue.queue_id, offset] = self.loop.time()
-            told(queue, tag_hashes)
+            reported(queue, tag_hashes)
 
         store._on_arrival = arrived
 
@@ -186,7 +186,7 @@ class World:
         self.serving = False
         cluster.proxy.drain()
         done: asyncio.Future[None] = self.loop.create_future()
-        process.tell_of_death(done)
+        process.report_death(done)
 
         async def stopping() -> None:
             await cluster.stop()
@@ -201,7 +201,7 @@ class World:
             return
         except TimeoutError:
             self.findings.append("the server did not stop within 40 s")
-        process.tell_no_more(done)
+        process.report_no_more(done)
         self.trace.add("server", "stopped")
         self.crash("process")
 

@@ -36,7 +36,7 @@ from tests.spark.topics import Topics
 _MESSAGES = 1_000_000
 _GROUPS = 1_000
 _BATCHES = 20
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _QUEUE = ("brokerName", "queueId")
 _CLUSTER = ("--groups", "2", "--replicas", "2", "--proxies", "2", "--set", "broker.flush=async")
 
@@ -79,7 +79,7 @@ class Driver:
             AssertionError: it failed.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LOOK_S)
+            self._process.wait(_POLL_S)
         code = self._process.poll()
         assert code in (None, 0), f"the driver ended with {code}:\n{self._log.read_text()[-6000:]}"
         return code == 0

@@ -63,7 +63,7 @@ def test_what_no_topic_has_is_lost(found: DataFrame, spark: SparkSession) -> Non
     assert kinds(audit_states.findings(found, sent, there, None)) == [("lost", "nowhere")]
 
 
-def test_records_of_consumers_are_held_against_the_brokers(found: DataFrame, spark: SparkSession) -> None:
+def test_records_of_consumers_are_compared_against_the_brokers(found: DataFrame, spark: SparkSession) -> None:
     noted = [("g", name, 1, None, None) for name in ("acked", "dead")]
     deliveries = spark.createDataFrame(noted, DELIVERIES.columns).unionByName(
         spark.sql(

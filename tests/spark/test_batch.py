@@ -60,7 +60,7 @@ def test_topics_patterns_and_queues_are_read_together(spark: SparkSession, topic
     assert {row.queueId for row in assigned.collect()} <= {0, 3}
 
 
-def test_a_batch_begins_and_ends_where_it_is_told(spark: SparkSession, topics: Topics) -> None:
+def test_a_batch_begins_and_ends_where_it_is_reported(spark: SparkSession, topics: Topics) -> None:
     topics.fill(topics.make("part", queues=1), 100)
     places = {
         "startingOffsets": json.dumps({"part": {"broker-0": {"0": 10}}}),

@@ -91,7 +91,7 @@ def test_json(spark: SparkSession) -> None:
         (lambda frame: decode_protobuf(frame, "a.B", b"", bad="skip"), "of Protobuf it is fail or null, not 'skip'"),
     ],
 )
-def test_what_cannot_be_is_told(spark: SparkSession, decode: Any, sentence: str) -> None:
+def test_what_cannot_be_is_reported(spark: SparkSession, decode: Any, sentence: str) -> None:
     with pytest.raises(OptionError, match=re.escape(sentence)):
         decode(bodies(spark, b""))
 

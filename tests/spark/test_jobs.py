@@ -163,7 +163,7 @@ def test_an_audit_names_what_is_lost(topics: Topics, jobs: Jobs, tmp_path: Path)
         jobs.run(audit, "--topics", "Audite", *words[2:4], "--to", folder)
 
 
-def test_dead_letters_are_told_by_cause_and_key(
+def test_dead_letters_are_reported_by_cause_and_key(
     spark: SparkSession, topics: Topics, jobs: Jobs, tmp_path: Path
 ) -> None:
     def dress(message: Message, number: int) -> None:

@@ -34,7 +34,7 @@ def test_what_names_a_topic_in_a_plan(spark: SparkSession, topics: Topics) -> No
         spark.sql("DROP TABLE lines")
 
 
-def test_a_listener_is_told_the_topics_of_a_stream(
+def test_a_listener_is_notified_the_topics_of_a_stream(
     spark: SparkSession, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (ROOT / "docs" / "use" / "spark-lineage.md").read_text()

@@ -71,7 +71,7 @@ def test_bodies_of_four_mebibytes_go_both_ways(spark: SparkSession, topics: Topi
     assert len({row["sum"] for row in rows}) == 12
 
 
-def test_a_stream_sends_each_row_once_and_repeats_can_be_told(
+def test_a_stream_sends_each_row_once_and_repeats_can_be_reported(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     topics.fill(topics.make("from"), 200)

@@ -82,7 +82,7 @@ def test_micro_batches_keep_to_the_limit_of_bytes(spark: SparkSession, topics: T
 
 
 @needs_limits
-def test_a_stream_waits_for_the_rows_that_it_is_told(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_a_stream_waits_for_the_rows_that_it_is_reported(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topics.fill(topics.make("waited", queues=1), 99)
     options = topics.options | {"topic": "waited", "startingOffsets": "earliest"}
     stream = spark.readStream.format("popwheel").options(

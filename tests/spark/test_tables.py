@@ -1,4 +1,4 @@
-"""What waits for its time, what is given out, and what is dead, as tables."""
+"""What waits for its time, what is delivered, and what is dead, as tables."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def test_each_message_is_in_the_table_of_its_state(spark: SparkSession, topics: 
     waiting, ids = topics.fill(later, 5, delay), topics.fill(now, 12)
 
     async def consume() -> tuple[set[str], set[str]]:
-        """Of ten that are given out, three are acknowledged and two given up; those given up and those still out."""
+        """Of ten that are delivered, three are acknowledged and two given up; those given up and those still out."""
         async with MessagingClient(topics.address) as client:
             given = await client.receive_all(GROUP, now, 10, invisible_s=LONG_S)
             assert len(given) == 10

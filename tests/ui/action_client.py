@@ -42,7 +42,7 @@ class Orders:
     def take(
         self, group: str, topic: str, count: int = 1, within_s: float = 15.0, invisible_s: int = 1800, ack: bool = False
     ) -> list[dict[str, Any]]:
-        """Receive messages until there are so many, or the time is over; fewer are no error."""
+        """Receive messages up to a count, or until the time is over; fewer are no error."""
         consumer = self._consumers.get((group, topic))
         if consumer is None:
             consumer = SimpleConsumer(self._configuration, group, await_duration=1)

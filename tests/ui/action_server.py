@@ -51,7 +51,7 @@ class ActionClient:
         return found
 
     def take(self, group: str, topic: str, count: int = 1, **how: Any) -> list[dict[str, Any]]:
-        """Receive so many messages, or fewer if the time is over. See `Orders.take`."""
+        """Receive a number of messages, or fewer if the time is over. See `Orders.take`."""
         found: list[dict[str, Any]] = self._do("take", group=group, topic=topic, count=count, **how)
         return found
 
@@ -61,21 +61,21 @@ class ActionClient:
 
     def refusal(self, do: str, **order: Any) -> str:
         """Why something is refused; empty if it is not."""
-        return str(self._told(do, order).get("error", ""))
+        return str(self._reported(do, order).get("error", ""))
 
     def _do(self, do: str, **order: Any) -> Any:
-        told = self._told(do, order)
-        assert "error" not in told, told["error"]
-        return told["answer"]
+        reported = self._reported(do, order)
+        assert "error" not in reported, reported["error"]
+        return reported["answer"]
 
-    def _told(self, do: str, order: dict[str, Any]) -> dict[str, Any]:
+    def _reported(self, do: str, order: dict[str, Any]) -> dict[str, Any]:
         assert self._program.stdin is not None and self._program.stdout is not None
         self._program.stdin.write(json.dumps({"do": do, **order}) + "\n")
         self._program.stdin.flush()
         line = self._program.stdout.readline()
         assert line, f"the client has failed:\n{self._errors.read_text()[-4000:]}"
-        told: dict[str, Any] = json.loads(line)
-        return told
+        reported: dict[str, Any] = json.loads(line)
+        return reported
 
 
 @contextmanager

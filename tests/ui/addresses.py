@@ -19,7 +19,7 @@ EXAMPLES: Final = {
 """Path of a page -> names that stand in it."""
 
 WITHOUT: Final = frozenset({"/trouble/{broker}/{id}"})
-"""Pages about what a cluster that is well does not have: a message that was set aside."""
+"""Pages about what a cluster that is well does not have: a message that was quarantined."""
 
 
 def addresses(known: Known) -> list[str]:

@@ -47,9 +47,9 @@ class Known:
         return asdict(self)
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Self:
+    def of(cls, reported: dict[str, Any]) -> Self:
         """The reverse of `as_json`."""
-        return cls(**told)
+        return cls(**reported)
 
 
 TYPES: Final = {

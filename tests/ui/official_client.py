@@ -142,7 +142,7 @@ class Work:
         return message
 
     def _take(self, group: str, topic: str, count: int, invisible_s: int = LONG_S) -> list[Any]:
-        """Receive so many, and acknowledge none."""
+        """Receive a number of messages, and acknowledge none."""
         consumer = SimpleConsumer(self._configuration, group, await_duration=1)
         self._start(consumer)
         consumer.subscribe(topic, FilterExpression())

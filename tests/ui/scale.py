@@ -28,7 +28,7 @@ from tests.harness.standalone import StandaloneProcess
 
 TOPICS: Final = 100_000
 GROUPS: Final = 10_000
-HELD: Final = 1_000_000
+IN_FLIGHT: Final = 1_000_000
 TIMERS: Final = 1_000_000
 HOLDERS: Final = 10
 """Groups that hold; each holds its share of the messages of one topic."""
@@ -69,7 +69,7 @@ class Scene:
         self._http = httpx.AsyncClient(base_url=server.http_url, timeout=120)
         self._topics = max(1, round(TOPICS * part))
         self._groups = max(HOLDERS, round(GROUPS * part))
-        self._held = round(HELD * part)
+        self._held = round(IN_FLIGHT * part)
         self._timers = round(TIMERS * part)
         self.took_s: dict[str, float] = {}
 
@@ -219,7 +219,7 @@ async def run(server: StandaloneProcess, options: argparse.Namespace) -> dict[st
                 f"  {row['address']}",
                 flush=True,
             )
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "part": options.part,
             "filled_s": scene.took_s,
             "quiet_turn_ms": quiet_ms,
@@ -233,11 +233,11 @@ async def run(server: StandaloneProcess, options: argparse.Namespace) -> dict[st
                 watched = number % 4 in (1, 2)
                 rates[watched].append(await scene.sends(watched=watched))
             alone, beside = statistics.median(rates[False]), statistics.median(rates[True])
-            told["sends"] = {"alone": rates[False], "beside_an_overview": rates[True]}
+            reported["sends"] = {"alone": rates[False], "beside_an_overview": rates[True]}
             print(
                 f"sends/s: {alone:.0f} alone, {beside:.0f} beside an open overview: {100 * (beside / alone - 1):+.1f} %"
             )
-        return told
+        return reported
     finally:
         await scene.close()
 
@@ -254,9 +254,9 @@ def main() -> None:
         folder = Path(scratch) / "data"
         words = [word for setting in SETTINGS for word in ("--set", setting)]
         with StandaloneProcess(folder, words) as server:
-            told = asyncio.run(run(server, options))
+            reported = asyncio.run(run(server, options))
     if options.json is not None:
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(reported, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def test_what_a_topic_holds_is_shown_and_what_comes_is_followed(tab: Watched, se
     assert words.inner_text() == "Stopped: 1 shown"
 
 
-def test_a_held_message_is_released(tab: Watched, server: ActionServer) -> None:
+def test_an_in_flight_message_is_released(tab: Watched, server: ActionServer) -> None:
     made(server, "Held", "holding")
     message_id = server.client.send("Held", "held")
     (first,) = server.client.take("holding", "Held")
@@ -201,7 +201,7 @@ def test_a_group_that_is_set_back_reads_again(tab: Watched, server: ActionServer
 
 
 @LONG
-def test_dead_letters_are_chosen_exported_given_back_and_purged(tab: Watched, server: ActionServer) -> None:
+def test_dead_letters_are_chosen_exported_redriven_and_purged(tab: Watched, server: ActionServer) -> None:
     made(server, "Failing")
     made(server, group="failing", max_attempts=1)
     ids = [server.client.send("Failing", f"letter {number}") for number in range(5)]

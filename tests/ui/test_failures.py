@@ -22,8 +22,8 @@ WIDE: ViewportSize = {"width": 1280, "height": 900}
 
 def states(tab: Watched) -> list[str]:
     """The processes of the overview, each with its state."""
-    told: list[str] = tab.page.evaluate(STATES)
-    return told
+    reported: list[str] = tab.page.evaluate(STATES)
+    return reported
 
 
 def controller(cluster: ClusterCommand, url: str) -> int:
@@ -34,7 +34,7 @@ def controller(cluster: ClusterCommand, url: str) -> int:
 
 
 def mends(tab: Watched, processes: int) -> None:
-    """Wait until the page is live again, and all of so many processes are ready."""
+    """Wait until the page is live again, and all processes are ready."""
     for _ in range(MENDED_S):
         tab.fresh()
         tab.page.wait_for_timeout(1000)
@@ -85,7 +85,7 @@ def test_a_process_dies(browser: Browser, several: Populated, name: str, role: s
 
 
 @LONG
-def test_a_drill_kills_a_master_and_the_page_tells_the_film(browser: Browser, several: Populated) -> None:
+def test_a_drill_kills_a_master_and_the_page_reports_the_film(browser: Browser, several: Populated) -> None:
     (before,) = [each for each in ask(several.url, "/brokers")["groups"] if each["name"] == "broker-1"]
     with watched(browser, several.url, viewport=WIDE) as tab:
         tab.go("/replicas?wait=1&at=broker-1&do=drill")

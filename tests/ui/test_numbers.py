@@ -56,7 +56,7 @@ def test_dead_letters_of_a_group_are_counted(tab: Watched, populated: Populated)
     until_equal(tab, look, str(populated.known.dead["fussy"]))
 
 
-def test_held_names_each_message_and_who_holds_it(tab: Watched, populated: Populated) -> None:
+def test_in_flight_names_each_message_and_who_holds_it(tab: Watched, populated: Populated) -> None:
     known = populated.known
     tab.go("/held?wait=1&group=billing")
     rows = tab.page.locator("section[aria-labelledby=list] tbody tr")
@@ -104,7 +104,7 @@ def test_clients_are_those_that_hold_something(tab: Watched, populated: Populate
         assert "python" in text and group in text
 
 
-def test_a_message_tells_its_life(tab: Watched, populated: Populated) -> None:
+def test_a_message_reports_its_life(tab: Watched, populated: Populated) -> None:
     known = populated.known
     tab.go(f"/messages/Orders/{known.held['billing'][0]}?wait=1")
     life = tab.page.locator("ol.events").inner_text()

@@ -72,7 +72,7 @@ class Watched:
 
     def rows(self, heading: str) -> dict[str, dict[str, str]]:
         """The table below a heading: by the first cell, its cells by the heading of their columns."""
-        told: list[list[str]] = self.page.evaluate(
+        reported: list[list[str]] = self.page.evaluate(
             """heading => {
                 const panel = [...document.querySelectorAll("section")].find(
                     each => each.querySelector("h2")?.textContent.trim().startsWith(heading));
@@ -81,19 +81,19 @@ class Watched:
             }""",
             heading,
         )
-        names = told[0] if told else []
-        return {row[0]: dict(zip(names, row, strict=False)) for row in told[1:]}
+        names = reported[0] if reported else []
+        return {row[0]: dict(zip(names, row, strict=False)) for row in reported[1:]}
 
     def figures(self) -> dict[str, str]:
         """The numbers at a glance, by their names."""
-        told: dict[str, str] = self.page.evaluate(
+        reported: dict[str, str] = self.page.evaluate(
             """() => {
                 const text = (each, part) => each.querySelector(part).textContent.trim();
                 const figures = [...document.querySelectorAll(".figure")];
                 return Object.fromEntries(figures.map(each => [text(each, "dt"), text(each, ".value")]));
             }"""
         )
-        return told
+        return reported
 
 
 @contextmanager

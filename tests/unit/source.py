@@ -24,6 +24,7 @@ class Facts:
         method_names: (line, name) of each method that is called on whatever it may be.
         spread_calls: lines of calls `f(*(a, b), *(c, d))`.
         constructors: each class that writes its `__init__`, and how many arguments that takes; dataclasses write none.
+        definitions: (line, name) of each function, class and attribute.
     """
 
     docstring: str | None
@@ -34,6 +35,7 @@ class Facts:
     method_names: list[tuple[int, str]]
     spread_calls: list[int]
     constructors: list[tuple[str, int]]
+    definitions: list[tuple[int, str]]
 
 
 def facts_of(text: str, name: str = "code") -> Facts:
@@ -59,6 +61,7 @@ def facts_of(text: str, name: str = "code") -> Facts:
             if any(isinstance(each, ast.Starred) and isinstance(each.value, ast.Tuple | ast.List) for each in node.args)
         ],
         constructors=list(constructors(nodes)),
+        definitions=sorted(definitions(nodes)),
     )
 
 
@@ -131,6 +134,19 @@ def constructors(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__":
                 given = method.args
                 yield node.name, len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+
+
+def definitions(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        if isinstance(node, ast.ClassDef | ast.Module):
+            for statement in node.body:
+                targets = statement.targets if isinstance(statement, ast.Assign) else []
+                targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
+                yield from ((target.lineno, target.id) for target in targets if isinstance(target, ast.Name))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,11 @@ def test_a_container_gets_settings_that_can_be_and_opens_them_to_this_machine_al
 
 
 def test_a_cluster_of_containers_finds_one_another() -> None:
-    told = {name: service["environment"] for name, service in SERVICES.items()}
-    controller = told["controller"]["POPWHEEL_CONTROLLER__ADVERTISED_ADDRESS"]
-    assert told["proxy"]["POPWHEEL_PROXY__CONTROLLER"] == controller == "controller:8083"
-    brokers = [told[name] for name in SERVICES if name.startswith("broker")]
-    assert [broker["POPWHEEL_BROKER__CONTROLLER_ADDRESS"] for broker in brokers] == [controller] * 2
+    reported = {name: service["environment"] for name, service in SERVICES.items()}
+    controller = reported["controller"]["POPWHEEL_CONTROLLER__ADVERTISED_ADDRESS"]
+    assert reported["proxy"]["POPWHEEL_PROXY__CONTROLLER"] == controller == "controller:8083"
+    brokers = [reported[name] for name in SERVICES if name.startswith("broker")]
+    assert [broker["POPWHEEL_BROKER__CONTROLLER"] for broker in brokers] == [controller] * 2
     assert {broker["POPWHEEL_BROKER__NAME"] for broker in brokers} == {"broker-0"}
     assert [broker["POPWHEEL_BROKER__REPLICA"] for broker in brokers] == ["0", "1"]
 

@@ -74,8 +74,8 @@ VERSIONS = {
 @pytest.mark.parametrize("name", VERSIONS)
 def test_all_places_say_the_same_version(name: str) -> None:
     matches = re.finditer(VERSIONS[name], (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
-    told = {group for match in matches for group in match.groups() if group}
-    assert {version.rstrip(",.") for version in told} == {project(ROOT)["project"]["version"]}
+    reported = {group for match in matches for group in match.groups() if group}
+    assert {version.rstrip(",.") for version in reported} == {project(ROOT)["project"]["version"]}
 
 
 def test_this_version_is_written_down() -> None:
@@ -117,7 +117,7 @@ def test_what_no_user_needs_is_found(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["popwheel", "popwheel_spark"])
-def test_an_index_is_told_who_where_and_for_which_pythons(wheels: Mapping[str, Path], name: str) -> None:
+def test_an_index_is_notified_who_where_and_for_which_pythons(wheels: Mapping[str, Path], name: str) -> None:
     with zipfile.ZipFile(wheels[name]) as opened:
         (metadata,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         lines = opened.read(metadata).decode().splitlines()

@@ -19,11 +19,23 @@ FLOORS = {"common": 0, "rpc": 1, "console": 1, "proxy": 2, "broker": 2, "control
 The console stands beside `rpc`: it has `common` alone, and asks the rest by the admin API.
 """
 
-WINGS = {
+FOLDERS = {
     "common": ("settings", "contract", "filter", "web"),
     "rpc": ("http2", "socket", "server", "client", "membership"),
     "cli": ("process", "drills", "cluster", "messages", "admin"),
-    "broker": ("log", "topics", "consume", "delay", "transactions", "lite", "core", "replication", "calls", "role"),
+    "broker": (
+        "log",
+        "topics",
+        "consume",
+        "delay",
+        "transactions",
+        "lite",
+        "time_to_live",
+        "core",
+        "replication",
+        "calls",
+        "role",
+    ),
     "console": ("view", "login", "pages"),
     "controller": ("store", "cluster", "broker_groups", "activity", "kubernetes", "http"),
     "testing": (),
@@ -33,6 +45,24 @@ WINGS = {
 
 A file beside them stands below them all if it imports none of them, else above them all.
 """
+
+WING_LIST = "core.wings"
+FEATURES: dict[str, set[str]] = {
+    "delay": {
+        "app",
+        "calls.balance_server",
+        "calls.context",
+        "core.core",
+        "core.retrial",
+        "role.follower",
+        "role.leader",
+        "role.upkeep",
+    },
+    "lite": {"calls.server", "core.cluster_changes", "core.core", "core.notification"},
+    "transactions": {"calls.event_answer", "core.core", "core.waiting_places", "role.leader"},
+    "time_to_live": set(),
+}
+"""Folder of a feature -> modules beside `WING_LIST` that import it. It only shrinks."""
 
 ENTRY_POINTS = {
     "popwheel_cli.healthcheck",
@@ -117,7 +147,7 @@ WAITING = {
     "popwheel_console.visit": "asks several questions at once",
     "popwheel_controller.broker_groups.checkpoint_carrier": "asks masters and slaves at once",
     "popwheel_controller.store.file_state_store": "waits for the lock of a folder that several controllers share",
-    "popwheel_controller.broker_groups.group_keeper": "waits until a change is stored",
+    "popwheel_controller.broker_groups.group_writer": "waits until a change is stored",
     "popwheel_controller.http.inquiry": "asks all brokers at once",
     "popwheel_controller.broker_groups.leadership_transfer": "waits for a replica that catches up",
     "popwheel_controller.kubernetes.api": "hands its calls to threads",
@@ -136,7 +166,7 @@ WAITING = {
     "popwheel_controller.cluster.server": "answers calls",
     "popwheel_controller.cluster.change_log": "waits a second until a line is stored",
     "popwheel_controller.cluster.admission": "waits until the cluster's id is stored",
-    "popwheel_controller.cluster.state_keeper": "waits until a change is saved",
+    "popwheel_controller.cluster.state_writer": "waits until a change is saved",
     "popwheel_controller.http.recovery_routes": "serves one recovery at a time, and plans it in a thread",
     "popwheel_controller.http.status_routes": "asks all processes at once",
     "popwheel_controller.cluster.stored_cluster": "reads again what was out of date",
@@ -163,7 +193,7 @@ WAITING = {
     "popwheel_rpc.client.client_call": "lets callers wait for their answer",
     "popwheel_rpc.client.client_connection": "is the asyncio protocol of a connection",
     "popwheel_rpc.deadline_timer": "sleeps until the next deadline",
-    "popwheel_rpc.membership.follower": "keeps a stream open and opens it anew",
+    "popwheel_rpc.membership.controller_watch": "keeps a stream open and opens it anew",
     "popwheel_rpc.server.grpcio_server": "serves on grpcio",
     "popwheel_rpc.server.host": "tells when its last connection is gone",
     "popwheel_rpc.server.light_task": "steps a handler without a task of its own",
@@ -285,9 +315,30 @@ LONG_CONSTRUCTORS_LEFT = {
 CLAUSES = {
     *("Whether", "What", "Whatever", "How", "Where", "Which", "Who", "Whom", "Whose", "Whoever", "When", "Why"),
     *("If", "That", "So", "Until", "Since", "Before", "After", "As", "Of", "From", "By", "In", "For", "Up", "To"),
-    *("On", "At", "With", "Without", "About", "Between", "Below", "Behind", "Among"),
+    *("On", "At", "With", "Without", "About", "Between", "Below", "Behind", "Among", "Some", "One", "All", "Those"),
 }
-"""First words of a clause. A docstring begins with a verb or a noun of the field instead."""
+"""First words of a clause. A docstring, also of an attribute, begins with a verb or a noun of the field instead."""
+
+VAGUE = {
+    **dict.fromkeys(("look", "looks", "looked", "looking"), "poll, scan, read"),
+    **dict.fromkeys(("note", "notes", "noted"), "record"),
+    **dict.fromkeys(("keep", "keeps", "kept", "keeper"), "store, retain, cache, renew"),
+    **dict.fromkeys(("stay", "stays", "stayed"), "remain, wait"),
+    **dict.fromkeys(("go", "goes", "went", "going"), "resume, advance, leave"),
+    **dict.fromkeys(("come", "comes", "came", "coming"), "arrive, connect, register"),
+    **dict.fromkeys(("turn", "turns", "turned"), "next, rotation, order"),
+    "each": "the noun itself",
+}
+"""Parts of names that say nothing of the field -> words that do."""
+
+VAGUE_NAMES_LEFT = {
+    *("kept", "kept_back_by", "kept_total", "retries_kept", "looked_through", "stay_ms", "_stay_ms", "_stay_s"),
+    *("go_away", "going_away", "_on_going_away", "GoingAway", "GOING_AWAY_PING"),
+    *("turn", "_LEASE_TURN", "turn_budget", "loop_turns", "turns", "Turns", "_Turns", "_turns", "TurnBudget"),
+    *("TurnTimes", "LoopTurns", "TURN_COST_MAX", "_TURNS_MAX", "_HANDSHAKE_TURNS", "_next_turn", "_filter_turn"),
+    "_filter_turns",
+}
+"""Names that may have them: fields of the API and of records, options, GOAWAY of HTTP/2, turns of the event loop."""
 
 CLOCK_READS = re.compile(
     r"time\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?"
@@ -355,15 +406,15 @@ def imports_within(service: str) -> dict[str, set[str]]:
     return {module: imports & (found.keys() - {module}) for module, imports in found.items()}
 
 
-@pytest.mark.parametrize("service", WINGS)
-def test_the_table_has_all_wings(service: str) -> None:
+@pytest.mark.parametrize("service", FOLDERS)
+def test_the_table_has_all_folders(service: str) -> None:
     folders = {file.parent.name for file in (ROOT / "services" / service / f"popwheel_{service}").glob("*/__init__.py")}
-    assert folders - {GENERATED.rpartition(".")[2]} == set(WINGS[service])
+    assert folders - {GENERATED.rpartition(".")[2]} == set(FOLDERS[service])
 
 
-@pytest.mark.parametrize("service", WINGS)
-def test_wings_import_one_way(service: str) -> None:
-    order, imports = WINGS[service], imports_within(service)
+@pytest.mark.parametrize("service", FOLDERS)
+def test_folders_import_one_way(service: str) -> None:
+    order, imports = FOLDERS[service], imports_within(service)
     wings = {module: module.split(".")[1] for module in imports}
     ranks = {module: order.index(wing) if wing in order else -1 for module, wing in wings.items()}
     while above := {
@@ -378,7 +429,20 @@ def test_wings_import_one_way(service: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("service", WINGS)
+def test_features_are_known_by_the_list_of_wings_alone() -> None:
+    found: dict[str, set[str]] = {feature: set() for feature in FEATURES}
+    for source in of_services():
+        for name in source.facts.imports:
+            feature = name.removeprefix("popwheel_broker.").partition(".")[0]
+            if feature in FEATURES and not source.module.startswith(f"popwheel_broker.{feature}."):
+                found[feature].add(source.module.removeprefix("popwheel_broker."))
+    assert found == {feature: {WING_LIST, *others} for feature, others in FEATURES.items()}, (
+        "a feature's folder is imported by core/wings.py alone; where one of FEATURES is imported by fewer, take it "
+        "from the list"
+    )
+
+
+@pytest.mark.parametrize("service", FOLDERS)
 def test_no_imports_run_in_a_circle(service: str) -> None:
     left = imports_within(service)
     while ends := {module for module, others in left.items() if not others}:
@@ -441,7 +505,11 @@ def clauses(facts: Facts) -> list[str]:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    found = [f"{source.name}:{each}" for source in sources("services", "spark") for each in clauses(source.facts)]
+    found = [
+        f"{source.name}:{each}"
+        for source in sources("services", "spark", "tools", "bench")
+        for each in clauses(source.facts)
+    ]
     assert found == [], "begin a docstring with a verb (`Return whether ...`) or a noun (`Number of ...`)"
 
 
@@ -451,6 +519,36 @@ def test_a_docstring_that_begins_with_a_clause_is_seen() -> None:
         'class C:\n "Why."\n def __init__(self):\n  self.a = 1\n  "How many."\n'
     )
     assert clauses(facts_of(code)) == ["1: Whether.", "3: Of n.", "7: So it is.", "9: Why.", "12: How many."]
+
+
+def vague(facts: Facts) -> list[str]:
+    """The names that have a vague part, as `line: name -> better words`."""
+    names = [
+        (line, name, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")) for line, name in facts.definitions
+    ]
+    return [
+        f"{line}: {name} -> {VAGUE[part]}"
+        for line, name, parts in names
+        if name not in VAGUE_NAMES_LEFT
+        for part in parts
+        if part in VAGUE
+    ]
+
+
+def test_names_have_words_of_the_field() -> None:
+    found = [f"{source.name}:{each}" for source in sources("services", "spark") for each in vague(source.facts)]
+    assert [each for each in found if "/pb/" not in each] == []
+    stems = {source.path.stem for source in sources("services", "spark")} - VAGUE_NAMES_LEFT
+    assert {stem for stem in stems if VAGUE.keys() & set(stem.split("_"))} == set(), "a module's name is vague"
+
+
+def test_a_vague_name_is_seen() -> None:
+    code = (
+        "KEPT_MAX = 1\nclass GoOn:\n  kept_at = 1\n  note: int\n  def look_up(self, each):\n    self.came = keep = 1\n"
+    )
+    assert [line.split(" ->")[0] for line in vague(facts_of(code))] == [
+        *("1: KEPT_MAX", "2: GoOn", "3: kept_at", "4: note", "5: look_up", "6: came"),
+    ]
 
 
 def test_no_file_holds_two_nouns() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.unit.source import ROOT
 
-FOLDERS = ("services", "spark", "proto", "docs", "helm", "README.md", "CONTRIBUTING.md")
+FOLDERS = ("services", "spark", "tools", "bench", "proto", "docs", "helm", "README.md", "CONTRIBUTING.md")
 ENDINGS = {".py", ".md", ".proto", ".yaml", ".tpl", ".txt", ".html"}
 OUTSIDE = (
     "services/common/popwheel_common/pb",
@@ -35,6 +35,8 @@ BANNED = {
     r"doubtful|doubted|in doubt": "suspect (replica); outcome unknown",
     r"settles?|settled|settling|settlement|unsettled": "apply cluster changes",
     r"check points?": "delivery; a snapshot",
+    r"so many": "the number's meaning: `limit`, `number of ...`, `up to N`",
+    r"in vain": "without a message, without effect, failed",
 }
 """What is banned, as words of a text or of a name -> the field's words."""
 

@@ -1,4 +1,4 @@
-"""All dashboards, the overview first."""
+"""Dashboards, the overview first."""
 
 from typing import Final
 

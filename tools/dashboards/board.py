@@ -26,7 +26,7 @@ _ANY_METRIC = "popwheel_rpc_connections"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One query of a panel.
+    """A query of a panel.
 
     Args:
         query: in Prometheus' language.
@@ -206,7 +206,9 @@ def _datasource() -> dashboard.DatasourceVariable:
 
 
 def _choice(label: str, within: str) -> dashboard.QueryVariable:
-    """All values of a label, of which one may choose several; also where no series has the label."""
+    """Return a variable with all values of a label, of which one may choose several; also where no series has the
+    label.
+    """
     return (
         dashboard.QueryVariable(label)
         .label(label.capitalize())

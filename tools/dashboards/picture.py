@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 Series = list[dict[str, Any]]
-"""With their `metric` and their `values`, pairs of seconds and text."""
+"""Series with their `metric` and their `values`, pairs of seconds and text."""
 
 _INCHES_WIDE = 0.58
 _INCHES_HIGH = 0.31
@@ -134,7 +134,7 @@ def _graph(card: Axes, panel: Mapping[str, Any], past: Past) -> None:
 
 
 def _lines(panel: Mapping[str, Any], past: Past) -> list[tuple[str, list[tuple[float, float]]]]:
-    """All series of a panel with their names in the legend, the largest first."""
+    """Return all series of a panel with their names in the legend, the largest first."""
     lines = []
     for target in panel["targets"]:
         for series in past.ask(target["expr"]):

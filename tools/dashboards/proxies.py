@@ -44,7 +44,7 @@ _WAKES = Row(
             "Polls that a notification woke, and those of them that found nothing: another one was faster.",
             [
                 Line(total(per_second("popwheel_proxy_poll_wakes_total")), "woken"),
-                Line(total(per_second("popwheel_proxy_poll_wakes_without_message_total")), "in vain"),
+                Line(total(per_second("popwheel_proxy_poll_wakes_without_message_total")), "without a message"),
             ],
         ),
         Graph(

@@ -1,4 +1,4 @@
-"""What an operator may have to renew or repair: certificates, and resources that declare topics and groups."""
+"""Dashboard of things to renew or repair: certificates, and resources that declare topics and groups."""
 
 from typing import Final
 

@@ -16,7 +16,7 @@ _BUSY = "TOO_MANY_REQUESTS"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit.
+    """A limit.
 
     Args:
         what: what it bounds.
@@ -137,7 +137,7 @@ SECTIONS: dict[str, tuple[str, tuple[Limit, ...]]] = {
             Limit(
                 "longest long poll", "proxy.grpc_client_consumer_max_long_polling_timeout_ms", "it waits for so long"
             ),
-            Limit("messages of one answer", "proxy.receive.batch_messages_max", "the answer has so many"),
+            Limit("messages of one answer", "proxy.receive.batch_messages_max", "the answer has no more"),
             Limit("handles of one acknowledgement", "proxy.receive.acknowledgements_max", "PAYLOAD_TOO_LARGE"),
             Limit("polls and pulls of a proxy", "proxy.receive.polls_max", _BUSY, shared="group"),
             Limit("of a client", "proxy.receive.polls_per_client_max", _BUSY),

@@ -35,7 +35,7 @@ together as `(other)`.
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """One metric.
+    """A metric.
 
     Args:
         name: as Prometheus shows it.

@@ -1,4 +1,4 @@
-"""Which page of docs/reference is made by which function."""
+"""Pages of docs/reference, each with the function that makes it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -35,7 +35,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Replica
 from popwheel_common.runtime import Runtime
 from popwheel_rpc import methods
 from popwheel_rpc.cluster_guard import guard_by_cluster
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.service import Service
 
@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 class BrokerApp:
-    """One replica of a broker group; if it is the only one, the broker.
+    """Replica of a broker group; if it is the only one, the broker.
 
     Args:
         runtime: time, chance, and where metrics are shown.
@@ -74,7 +74,7 @@ class BrokerApp:
         self._disk = SystemDisk() if disk is None else disk
         self.view = ClusterView()
         introduction = process or WatchRequest(process=options.name, kind=WatchRequest.BROKER, replica=options.replica)
-        self.controller_follower = ControllerFollower(controller, self.view, introduction, clock, self._random)
+        self.controller_watch = ControllerWatch(controller, self.view, introduction, clock, self._random)
         self._disk.make_folder(data_dir)
         self.statistics = BrokerStatistics()
         self._timer_statistics = TimerStatistics()
@@ -113,7 +113,7 @@ class BrokerApp:
             clock=clock,
             view=self.view,
             channels=channels,
-            controller_follower=self.controller_follower,
+            controller_watch=self.controller_watch,
             disk_watch=self._disk_watch,
             statistics=self.statistics,
             timer_statistics=self._timer_statistics,
@@ -156,7 +156,7 @@ class BrokerApp:
             options=options.timer,
             timer=lambda: self.core.timer,
             statistics=self._timer_statistics,
-            knows_topic=lambda topic: self.core.names.knows_topic(topic),
+            knows_topic=lambda topic: self.core.topic_registry.knows_topic(topic),
         )
         ReplicaCollector(registry, role, self.files, self.checkpoints, options)
         ReplicationCollector(
@@ -247,7 +247,7 @@ class BrokerApp:
         )
         self.view.subscribe_to_names(lambda update: self.core.cluster_changes.receive(update))
         self.view.subscribe(self._cluster_changes)
-        await self.controller_follower.start()
+        await self.controller_watch.start()
         self.roles.start()
 
     def registrar(self, address: str) -> BrokerRegistrar:
@@ -282,7 +282,7 @@ class BrokerApp:
     async def stop(self) -> None:
         """Save everything and end. The caller has seen to it that no more calls come."""
         await self.roles.stop()
-        await self.controller_follower.stop()
+        await self.controller_watch.stop()
         await self._peers.close()
         self.files.close()
         if isinstance(self._disk, SystemDisk):

@@ -114,7 +114,7 @@ class PopOptions(BaseModel):
         default=200_000,
         ge=16,
         le=10_000_000,
-        description="An open delivery with so many newer records in its revive queue is rewritten at the queue's end.",
+        description="Newer records in its revive queue after which an open delivery is rewritten at the queue's end.",
     )
     notify_interests_max: int = Field(
         default=100_000, ge=1, le=10_000_000, description="Interests in arriving messages that proxies may register."
@@ -314,8 +314,8 @@ class BrokerOptions(BaseModel):
         default=_MEBIBYTE,
         ge=0,
         le=1024 * _MEBIBYTE,
-        description="Bytes of changes that the file of progress takes before it is rewritten: at least so many, and as "
-        "many as its whole content.",
+        description="Bytes of changes that the file of progress takes at least before it is rewritten; it takes as "
+        "many as its whole content has, if that is more.",
     )
     disk_full_share: float = Field(
         default=0.95,
@@ -356,7 +356,7 @@ class BrokerOptions(BaseModel):
     advertised_address: str = Field(
         default="", description="host:port at which proxies reach it; empty: as it listens, grpc_host:grpc_port."
     )
-    controller_address: str = Field(
+    controller: str = Field(
         default="127.0.0.1:8083",
         description="host:port of the controller, when the broker runs by itself; of several, with commas between.",
     )

@@ -24,7 +24,7 @@ _LAST_PART = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSet:
-    """One certificate for all services, and the authorities they trust. All PEM; empty: there is none.
+    """Certificate for all services, and the authorities they trust. All PEM; empty: there is none.
 
     Args:
         certificate: by an authority of the set.

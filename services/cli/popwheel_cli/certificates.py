@@ -27,7 +27,7 @@ _OURS = {"app.kubernetes.io/managed-by": "popwheel"}
 _FILES = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt", "authority_key": "ca.key"}
 
 
-def keep_certificates(secret: str, namespace: str, names: Sequence[str], clock: Clock) -> None:
+def renew_certificates(secret: str, namespace: str, names: Sequence[str], clock: Clock) -> None:
     """Take the next step of a Secret of the Kubernetes cluster, if any; return it in words.
 
     Args:
@@ -40,7 +40,7 @@ def keep_certificates(secret: str, namespace: str, names: Sequence[str], clock: 
         CommandError: it cannot be done (WrongUseError: the extra `kubernetes` is not installed).
     """
     try:
-        said = asyncio.run(_keep_in_cluster(secret, namespace, names, clock))
+        said = asyncio.run(_renew_in_cluster(secret, namespace, names, clock))
     except MissingExtraError as error:
         raise WrongUseError(f"no Kubernetes cluster can be asked here: {error.remedy}") from error
     except ConfigurationError as error:
@@ -50,15 +50,15 @@ def keep_certificates(secret: str, namespace: str, names: Sequence[str], clock: 
     click.echo(f"{secret}: {said}")
 
 
-async def _keep_in_cluster(secret: str, namespace: str, names: Sequence[str], clock: Clock) -> str:
+async def _renew_in_cluster(secret: str, namespace: str, names: Sequence[str], clock: Clock) -> str:
     api = ClientKubernetesApi(namespace)
     try:
-        return await keep(api, secret, names, clock)
+        return await take_step(api, secret, names, clock)
     finally:
         await api.close()
 
 
-async def keep(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clock) -> str:
+async def take_step(api: KubernetesApi, secret: str, names: Sequence[str], clock: Clock) -> str:
     """Take the next step; return it in words.
 
     Args:

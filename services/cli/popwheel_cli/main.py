@@ -203,14 +203,17 @@ def standalone(
         from popwheel_cli.cluster.standalone_workers import StandaloneWorkers, stop_s_max_of_all
         from popwheel_cli.settings import given
 
-        words = given(file, assignments)
+        words = given(file, assignments, options)
         return run(
-            lambda: StandaloneWorkers(options, words, workers, data_dir), options.log, stop_s_max_of_all(options)
+            lambda: StandaloneWorkers(options, words, workers, data_dir),
+            options.log,
+            stop_s_max_of_all(options),
+            old_names=options.old_names,
         )
 
     from popwheel_cli.process.standalone import Standalone
 
-    return run(lambda: Standalone(options, data_dir), options.log)
+    return run(lambda: Standalone(options, data_dir), options.log, old_names=options.old_names)
 
 
 @main.command()
@@ -269,8 +272,13 @@ def cluster(
         controllers=controllers,
         relays=relays,
     )
-    words = given(file, assignments)
-    return run(lambda: ClusterOfOneMachine(options, words, shape, data_dir), options.log, STOP_S_MAX_OF_ALL)
+    words = given(file, assignments, options)
+    return run(
+        lambda: ClusterOfOneMachine(options, words, shape, data_dir),
+        options.log,
+        STOP_S_MAX_OF_ALL,
+        old_names=options.old_names,
+    )
 
 
 @main.command()
@@ -292,12 +300,16 @@ def proxy(workers: int, shared_port: bool, heartbeat: int | None, file: Path | N
         from popwheel_cli.cluster.workers import STOP_S_MAX, ProxyWorkers
         from popwheel_cli.settings import given
 
-        words = given(file, assignments)
-        return run(lambda: ProxyWorkers(options, words, workers), options.log, STOP_S_MAX + 1.0, heartbeat)
+        words = given(file, assignments, options)
+        return run(
+            lambda: ProxyWorkers(options, words, workers), options.log, STOP_S_MAX + 1.0, heartbeat, options.old_names
+        )
 
     from popwheel_cli.process.service_process import ProxyProcess
 
-    return run(lambda: ProxyProcess(options, worker=shared_port), options.log, heartbeat=heartbeat)
+    return run(
+        lambda: ProxyProcess(options, worker=shared_port), options.log, heartbeat=heartbeat, old_names=options.old_names
+    )
 
 
 @main.command()
@@ -330,6 +342,7 @@ def broker(
         options.log,
         stop_s_max(options.broker),
         heartbeat,
+        options.old_names,
     )
 
 
@@ -347,7 +360,9 @@ def controller(data_dir: Path, heartbeat: int | None, file: Path | None, assignm
 
     from popwheel_cli.process.service_process import ControllerProcess
 
-    return run(lambda: ControllerProcess(options, data_dir), options.log, heartbeat=heartbeat)
+    return run(
+        lambda: ControllerProcess(options, data_dir), options.log, heartbeat=heartbeat, old_names=options.old_names
+    )
 
 
 @main.command()
@@ -367,10 +382,10 @@ def certificates(secret: str, namespace: str, names: Sequence[str]) -> None:
 
     A new authority takes three calls, an hour or more apart, so that no two processes refuse each other meanwhile.
     """
-    from popwheel_cli.certificates import keep_certificates
+    from popwheel_cli.certificates import renew_certificates
     from popwheel_common.clock import SystemClock
 
-    keep_certificates(secret, namespace, names, SystemClock())
+    renew_certificates(secret, namespace, names, SystemClock())
 
 
 @main.group()
@@ -405,8 +420,17 @@ def _load(
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     try:
         sources: dict[str, str] = {}
-        options = load(model, file=file, environment=os.environ, assignments=assignments, flags=given, sources=sources)
-        return options.from_sources(sources)
+        old_names: dict[str, str] = {}
+        options = load(
+            model,
+            file=file,
+            environment=os.environ,
+            assignments=assignments,
+            flags=given,
+            sources=sources,
+            old_names=old_names,
+        )
+        return options.from_sources(sources, old_names)
     except ConfigurationError as error:
         raise WrongUseError(str(error)) from error
 

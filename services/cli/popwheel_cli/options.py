@@ -46,16 +46,22 @@ class ClusterOptions(BaseModel):
     otel: OtelOptions = OtelOptions()
     log: LogOptions = LogOptions()
     _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _old_names: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def sources(self) -> Mapping[str, str]:
         """Sources of settings that are no defaults, by their keys."""
         return self._sources
 
-    def from_sources(self, sources: Mapping[str, str]) -> Self:
+    @property
+    def old_names(self) -> Mapping[str, str]:
+        """Old names of options that were used, and the new ones."""
+        return self._old_names
+
+    def from_sources(self, sources: Mapping[str, str], old_names: Mapping[str, str]) -> Self:
         """Return the settings, each with its source."""
         copy = self.model_copy()
-        copy._sources = sources
+        copy._sources, copy._old_names = sources, old_names
         return copy
 
 

@@ -2,13 +2,31 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
+from pydantic import BaseModel
 
-def given(file: Path | None, assignments: Sequence[str]) -> list[str]:
-    """Return the words that gave this process its settings; the environment is inherited."""
+from popwheel_common.settings.renamed_options import RENAMED_OPTIONS
+
+
+def given(file: Path | None, assignments: Sequence[str], options: BaseModel) -> list[str]:
+    """Return the words that give a child the settings of this process; the environment is inherited.
+
+    Args:
+        file: as it was given.
+        assignments: as they were given; those by an old name are passed by the new one, which the child's own words
+            may override.
+        options: what all of it amounts to.
+    """
     words = [] if file is None else ["--config", str(file.absolute())]
-    return [*words, *(word for assignment in assignments for word in ("--set", assignment))]
+    renamed: dict[str, object] = {}
+    for assignment in assignments:
+        if (option := RENAMED_OPTIONS.get(assignment.partition("=")[0].strip())) is None:
+            words += ["--set", assignment]
+        else:
+            renamed[option.name] = attrgetter(option.name)(options)
+    return [*words, *assigned(renamed)]
 
 
 def assigned(settings: Mapping[str, object]) -> list[str]:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Range(NamedTuple):
-    """Some bytes of a file."""
+    """Range of bytes of a file."""
 
     path: Path
     offset: int
@@ -78,7 +78,7 @@ class _Piece(NamedTuple):
 class _Line:
     """Calls of one kind, one after another."""
 
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: int = 0
 
 
@@ -163,7 +163,7 @@ class ColdReads:
         of_line = self._lines.setdefault(line, _Line())
         of_line.calls += 1
         try:
-            async with of_line.turn:
+            async with of_line.lock:
                 return await self._run_cold(work, missing)
         finally:
             of_line.calls -= 1

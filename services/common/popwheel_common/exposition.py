@@ -74,7 +74,7 @@ def filled(family: Family, rows: Iterable[tuple[Sequence[str], float]]) -> Itera
 
 @dataclass(slots=True)
 class FamilyText:
-    """Some series of one family.
+    """Series of a family, all or a part.
 
     Args:
         name: without what plain text adds to the names of counters.

@@ -7,11 +7,11 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 """Parameters of glibc's `mallopt`."""
 
-_KEPT_BYTES = 16 * 2**20
-_LARGEST_KEPT_BYTES = 8 * 2**20
+_RETAINED_BYTES = 16 * 2**20
+_LARGEST_RETAINED_BYTES = 8 * 2**20
 
 
-def keep_freed_memory() -> None:
+def reuse_freed_memory() -> None:
     """Reuse freed memory, up to 16 MiB at the heap's end, instead of a return to the kernel at once.
 
     An answer to a pull is copied some times on its way, a mebibyte at a time. glibc returns such a piece to the kernel
@@ -21,5 +21,5 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_TRIM_THRESHOLD, _RETAINED_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGEST_RETAINED_BYTES)

@@ -19,7 +19,7 @@ class Histogram:
         self._row = [0.0] * (len(bounds_ms) + 2)
 
     def observe(self, milliseconds: float, count: int = 1) -> None:
-        """Count one, or so many that took as long."""
+        """Count one observation, or several of the same value."""
         row = self._row
         row[-1] += milliseconds * count
         row[bisect_left(self._bounds_ms, milliseconds)] += count

@@ -22,7 +22,7 @@ _AT_ONCE = 500
 
 
 class Series(Generic[Row]):
-    """One row of counts for each combination of labels.
+    """Rows of counts, one for each combination of labels.
 
     Args:
         label_count: labels of each.
@@ -58,13 +58,13 @@ class Series(Generic[Row]):
         """Return the row of labels; None if it has none of its own."""
         return self._rows.get(labels)
 
-    def keep(self, known: Callable[..., bool]) -> None:
+    def retain(self, known: Callable[..., bool]) -> None:
         """Drop the rows whose labels are not known any more; what was counted together stays."""
-        for _ in self.keep_in_steps(known):
+        for _ in self.retain_in_steps(known):
             pass
 
-    def keep_in_steps(self, known: Callable[..., bool]) -> Iterator[None]:
-        """Keep as `keep` does, and yield between two steps of the work."""
+    def retain_in_steps(self, known: Callable[..., bool]) -> Iterator[None]:
+        """Keep as `retain` does, and yield between two steps of the work."""
         for number, labels in enumerate(list(self._rows), 1):
             if labels != self._other and not known(*labels):
                 self._rows.pop(labels, None)

@@ -24,7 +24,7 @@ class Shares:
         return self._shares.get(holder, 0)
 
     @property
-    def of_each(self) -> Mapping[str, int]:
+    def by_holder(self) -> Mapping[str, int]:
         """Shares by holder."""
         return self._shares
 

@@ -28,7 +28,7 @@ class Row(NamedTuple, Generic[StateT]):
 
 
 class Transitions(Generic[StateT]):
-    """All legal transitions of one kind of machine.
+    """Legal transitions of a kind of machine.
 
     Args:
         name: of the machine, for errors and documents.

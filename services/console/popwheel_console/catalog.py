@@ -1,4 +1,4 @@
-"""All pages, forms and streams of the console. A new page is a module in `pages`, a template, and an entry here."""
+"""Pages, forms and streams of the console. A new page is a module in `pages`, a template, and an entry here."""
 
 from collections.abc import Sequence
 from typing import Final

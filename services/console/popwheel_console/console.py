@@ -22,7 +22,7 @@ from popwheel_console.login.logins import LIVE_HEADER, Logins
 from popwheel_console.login.pages import LoginPages
 from popwheel_console.login.session import Session
 from popwheel_console.page import Action, Page, Stream
-from popwheel_console.static_files import KEEP, StaticFiles
+from popwheel_console.static_files import CACHE_CONTROL, StaticFiles
 from popwheel_console.view.links import within
 from popwheel_console.view.renderer import Renderer
 from popwheel_console.visit import Elsewhere, Refused, Visit
@@ -83,7 +83,7 @@ class Console:
             session = self._logins.session_of(request)
             if session is None:
                 return self._to_login(request)
-            return self._kept(request, await self._page(request, page, session))
+            return self._with_cookie(request, await self._page(request, page, session))
 
         return show
 
@@ -92,7 +92,7 @@ class Console:
             session = self._logins.session_of(request)
             if session is None:
                 return self._to_login(request)
-            return self._kept(request, await self._done(request, action, session))
+            return self._with_cookie(request, await self._done(request, action, session))
 
         return do
 
@@ -121,8 +121,8 @@ class Console:
         following = _address(request) if request.method == "GET" else "/"
         return RedirectResponse(f"/login?{urlencode({'next': following})}", status_code=303)
 
-    def _kept(self, request: Request, response: Response) -> Response:
-        self._logins.keep(request, response)
+    def _with_cookie(self, request: Request, response: Response) -> Response:
+        self._logins.renew_cookie(request, response)
         return response
 
     async def _page(
@@ -246,7 +246,7 @@ class Console:
         if file is None:
             raise HTTPException(404)
         # A page of another release may request this file: the browser must not cache it under that version.
-        kept = KEEP if request.path_params["version"] == self._files.version else "no-cache"
+        kept = CACHE_CONTROL if request.path_params["version"] == self._files.version else "no-cache"
         return Response(file.data, headers={"content-type": file.content_type, "cache-control": kept})
 
     async def _nowhere(self, request: Request) -> Response:

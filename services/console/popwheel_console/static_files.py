@@ -11,7 +11,7 @@ _TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-KEEP: Final = "public, max-age=31536000, immutable"
+CACHE_CONTROL: Final = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All static files, read by the constructor."""
+    """Static files, read by the constructor."""
 
     def __init__(self) -> None:
         self._files = {

@@ -20,7 +20,7 @@ from popwheel_controller.broker_groups.checkpoint_carrier import CheckpointCarri
 from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
 from popwheel_controller.broker_groups.decommission import Decommission
 from popwheel_controller.broker_groups.group_history import GroupHistory
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.master_lines import master_lines
 from popwheel_controller.broker_groups.metrics import GroupMetrics
@@ -37,7 +37,7 @@ from popwheel_controller.cluster.inspections import Inspections
 from popwheel_controller.cluster.metrics import ClusterMetrics
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.cluster.server import ControllerServer
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.cluster.stored_cluster import StoredCluster
 from popwheel_controller.cluster.watchers import Watchers
 from popwheel_controller.http.activity_sampler import ActivitySampler
@@ -133,7 +133,7 @@ class ControllerApp:
         self.changes = ChangeLog(self._store, clock, registry, controller_id)
         self._watchers = Watchers()
         # The state is read when this controller begins to lead; before that it neither knows nor saves anything.
-        self._keeper = StateKeeper(
+        self._state_writer = StateWriter(
             ClusterState(options.cluster_name, b""),
             self._stored.save,
             self._stored.load,
@@ -153,15 +153,15 @@ class ControllerApp:
         )
         check = self._leadership.check
         context = ControllerContext(options, clock, registry, self.changes, check)
-        keeper = GroupKeeper(self._store, options.broker_groups_max, groups.conflicts.inc)
-        keeper.subscribe(master_lines(self.changes, lambda: self.leads))
+        group_writer = GroupWriter(self._store, options.broker_groups_max, groups.conflicts.inc)
+        group_writer.subscribe(master_lines(self.changes, lambda: self.leads))
         self._history = GroupHistory(options.broker_groups_max, clock)
-        keeper.subscribe(self._history.changed)
+        group_writer.subscribe(self._history.changed)
         self.roles = Roles(broker_channels)
         self.overseer = Overseer(
             context,
-            keeper,
-            self._keeper,
+            group_writer,
+            self._state_writer,
             self.roles,
             ReplicaProbe(broker_channels, replication.probe_ms / 1000),
             groups,
@@ -176,7 +176,7 @@ class ControllerApp:
             CheckpointMetrics(registry, self.checkpoints, clock),
         )
         self._transfers = LeadershipTransfers(self.overseer, self.roles, replication.hand_over_ms / 1000, clock, groups)
-        self._inquiry = Inquiry(self._keeper, broker_channels)
+        self._inquiry = Inquiry(self._state_writer, broker_channels)
         self._use_checks = UseChecks(self._inquiry)
         refusal = self._use_checks.refusal
         self._shows: list[Shown] = []
@@ -197,15 +197,15 @@ class ControllerApp:
                     self._transfers,
                     self.roles,
                 ),
-                Reconciler(context, DECLARED_TOPICS, api, self._keeper, declarations, refusal),
-                Reconciler(context, DECLARED_GROUPS, api, self._keeper, declarations, refusal),
+                Reconciler(context, DECLARED_TOPICS, api, self._state_writer, declarations, refusal),
+                Reconciler(context, DECLARED_GROUPS, api, self._state_writer, declarations, refusal),
             ]
         self._decommission = Decommission(self.overseer, self.roles, groups)
         self._processes = Processes()
-        admission = Admission(self._keeper, self._metrics.other_clusters_refused.inc, check)
+        admission = Admission(self._state_writer, self._metrics.other_clusters_refused.inc, check)
         self._server = ControllerServer(
             context,
-            self._keeper,
+            self._state_writer,
             self._watchers,
             admission,
             self._processes,
@@ -234,7 +234,7 @@ class ControllerApp:
     @property
     def state(self) -> ClusterState:
         """Current state of the cluster; empty while this controller does not lead."""
-        return self._keeper.state
+        return self._state_writer.state
 
     @property
     def leads(self) -> bool:
@@ -273,12 +273,14 @@ class ControllerApp:
 
         views = GroupViews(self.overseer, self.checkpoints, self._history, self._clock)
         guard = Guard(self.changes)
-        router = admin_router(self._options, self._keeper, self._inquiry, self._clock, self._leadership.check, guard)
-        router.include(definition_router(Definitions(self._options, self._keeper, self._use_checks)))
-        status = shared_status(self._keeper, self._processes, views)
-        router.include(pause_router(self._keeper, self._clock))
+        router = admin_router(
+            self._options, self._state_writer, self._inquiry, self._clock, self._leadership.check, guard
+        )
+        router.include(definition_router(Definitions(self._options, self._state_writer, self._use_checks)))
+        status = shared_status(self._state_writer, self._processes, views)
+        router.include(pause_router(self._state_writer, self._clock))
         router.include(status_router(status))
-        router.include(recovery_router(self._options, self._keeper, self._inquiry))
+        router.include(recovery_router(self._options, self._state_writer, self._inquiry))
         router.include(timer_router(Timers(self._inquiry)))
         router.include(activity_router(self._inquiry, self._book, self._clock))
         router.include(balance_router(self._inquiry))
@@ -342,9 +344,9 @@ class ControllerApp:
                 f"{self._store.where(CLUSTER)} holds the cluster {state.name}, whose name cannot be changed to "
                 f"{self._options.cluster_name}; give {state.name} or another data folder",
             )
-        self._keeper.start(state)
+        self._state_writer.start(state)
         routes = await self.overseer.begin()
-        self._keeper.state = replace(
+        self._state_writer.state = replace(
             state,
             brokers={name: info for name, info in routes.items() if info is not None},
             away=frozenset(name for name, info in routes.items() if info is None),
@@ -367,7 +369,7 @@ class ControllerApp:
         for each in self._shows:
             await each.stop()
         await self.overseer.end(refusal)
-        await self._keeper.stop()
+        await self._state_writer.stop()
         await self.changes.end()
 
     async def _check_store(self) -> None:
@@ -375,7 +377,7 @@ class ControllerApp:
         versions = await self._store.versions()
         if versions.get(CLUSTER) != self._stored.version:
             # A previous leader may have written after this controller had read.
-            self._keeper.refresh_soon()
+            self._state_writer.refresh_soon()
         await self.overseer.groups.poll_store(versions)
 
     def _count_deleted_names(self) -> float:
@@ -389,7 +391,7 @@ class ControllerApp:
             "brokers": lambda: len(self.state.brokers),
             "deleted_names": self._count_deleted_names,
             "watchers": lambda: len(self._watchers),
-            "changes_waiting": lambda: self._keeper.waiting,
+            "changes_waiting": lambda: self._state_writer.waiting,
             "state_version": lambda: self.state.version,
             "state_pages": lambda: self._stored.pages,
             "leads": lambda: float(self.leads),

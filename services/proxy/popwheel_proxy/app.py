@@ -57,7 +57,7 @@ from popwheel_proxy.session.clients import Clients
 from popwheel_proxy.session.producer_book import ProducerBook
 from popwheel_proxy.session.routes import Routes
 from popwheel_proxy.session.telemetry import LITE_SUBSCRIPTIONS_MAX, Telemetry
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.service import Call, Channel, Service
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ProxyChannels:
 
 
 class ProxyApp:
-    """One proxy.
+    """A proxy.
 
     Args:
         runtime: time, chance, and where metrics are shown.
@@ -120,7 +120,7 @@ class ProxyApp:
         self._streams = Background()
         numbers = itertools.count(1 + random_source.getrandbits(63))
         context = ProxyContext(options, clock, self.view, self._background, self.metrics, registry, numbers)
-        self._follower = ControllerFollower(
+        self._controller_watch = ControllerWatch(
             channels.controller,
             self.view,
             process or WatchRequest(process=options.name or "proxy", kind=WatchRequest.PROXY),
@@ -260,7 +260,7 @@ class ProxyApp:
 
     async def start(self) -> None:
         """Follow the controller and serve; does not wait for the controller to answer."""
-        await self._follower.start()
+        await self._controller_watch.start()
         if self._shared_count is not None:
             self._streams.start(self._shared_count.run())
         self._tick()
@@ -285,7 +285,7 @@ class ProxyApp:
         await self._streams.finish(0)
         if self._shared_count is not None:
             await self._shared_count.close()
-        await self._follower.stop()
+        await self._controller_watch.stop()
         await self._brokers.close()
         if self._spans is not None:
             await self._spans.stop()
@@ -298,16 +298,16 @@ class ProxyApp:
         self._notifications.time_passed(now)
         self._ticks += 1
         if self._ticks % _TICKS_PER_ROUND == 0:
-            self._look_after_clients(now)
+            self._release_lost_clients(now)
             for switch in self._mode_choice.time_passed(now):
                 self.poll_metrics.mode_switched(switch.mode)
                 _logger.info("polls wait in another mode", **switch._asdict() | {"mode": switch.mode.value})
             self._renewal.tick()
             self._lite_sync.tick()
             self._send_handler.tick()
-            self._look_at_access()
+            self._reload_access()
 
-    def _look_after_clients(self, now: float) -> None:
+    def _release_lost_clients(self, now: float) -> None:
         """Release the messages of clients that have gone without a goodbye.
 
         The clients of a draining proxy are at another one by then and keep their messages, which are renewed until the
@@ -335,7 +335,7 @@ class ProxyApp:
         metrics = AccessMetrics(registry, lambda: len(file.content), lambda: bool(file.trouble))
         return Access(file, skew_ms, self._clock, metrics, is_missing)
 
-    def _look_at_access(self) -> None:
+    def _reload_access(self) -> None:
         """Apply changed rules; a large file takes a while, so it is read in a thread."""
         if self._access is None or self._access_file is None:
             return

@@ -2,9 +2,10 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from popwheel_common.contract.names import PROCESS_NAME_PATTERN
+from popwheel_common.settings.advertised_address import AdvertisedAddress
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -267,12 +268,10 @@ class ProxyOptions(_Section):
         pattern=PROCESS_NAME_PATTERN,
         description="Name of this proxy in logs and status pages; empty: made of host and port.",
     )
-    advertised_host: str = Field(
+    advertised_address: str = Field(
         default="",
-        description="Host name or address under which clients reach the proxies; empty: the address they asked with.",
-    )
-    advertised_port: int = Field(
-        default=0, ge=0, le=65535, description="Port under which clients reach the proxies; 0: that of `grpc_port`."
+        description="host, host:port or :port under which clients reach the proxies. No host: the one they asked "
+        "with; no port: `grpc_port` with a host, else the one they asked with.",
     )
     transport: Literal["popwheel", "grpcio"] = Field(
         default="popwheel", description="Transport of the calls: our own HTTP/2 core, or grpcio's server."
@@ -298,7 +297,7 @@ class ProxyOptions(_Section):
         default="",
         pattern=r"^(rediss?://.+|unix://.+)?$",
         description="Redis where proxies add up their polls for `poll_mode: auto`: redis://host:port/database; "
-        "empty: each for itself.\n    ",
+        "empty: each for itself.",
     )
     tls: TlsOptions = Field(default=TlsOptions(), description="Certificate for clients that use TLS.")
     limits: TransportLimits = Field(default=TransportLimits(), description="Limits of connections and requests.")
@@ -315,6 +314,17 @@ class ProxyOptions(_Section):
     client: ClientOptions = Field(
         default=ClientOptions(), description="Options for clients, and the settings that are sent to them."
     )
+
+    @field_validator("advertised_address")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        AdvertisedAddress.parse(value)
+        return value
+
+    @property
+    def advertised(self) -> AdvertisedAddress:
+        """Parts of the advertised address."""
+        return AdvertisedAddress.parse(self.advertised_address)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -215,7 +215,7 @@ class MessagingServer:
 
     def _end_client(self, client_id: str) -> None:
         """End a client: its messages are released for others."""
-        self._clients.gone(client_id)
+        self._clients.remove(client_id)
         self._lite_sync.client_ends(client_id)
         self._receive_handler.client_ends(client_id)
         self._renewal.release(client_id, is_goodbye=True)

@@ -42,7 +42,7 @@ RAW: Codec[bytes] = Codec(encode=_same, decode=_same)
 
 
 class Method(Generic[Request, Response]):
-    """One method of a service.
+    """A method of a service.
 
     Args:
         service: full name, `popwheel.v1.Broker`.

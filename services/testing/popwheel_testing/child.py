@@ -9,7 +9,7 @@ import threading
 
 from popwheel_cli.main import main
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 def _end_with(parent: int, folder: str) -> None:
@@ -20,7 +20,7 @@ def _end_with(parent: int, folder: str) -> None:
     """
     pause = threading.Event()
     while os.getppid() == parent:
-        pause.wait(_LOOK_S)
+        pause.wait(_POLL_S)
     os.execvp("rm", ["rm", "-rf", folder])
 
 

@@ -25,7 +25,7 @@ _QUICK = {"broker.flush": "async"}
 _START_TRIES = 3
 _START_S_MAX = 60.0
 _STOP_S_MAX = 15.0
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _ANSWER_S_MAX = 10.0
 _LOG_TAIL_CHARACTERS = 4_000
 _TAKEN = "cannot listen on"
@@ -198,7 +198,7 @@ class PopwheelServer:
             if self._is_ready():
                 return
             try:
-                code = process.wait(_LOOK_S)
+                code = process.wait(_POLL_S)
             except subprocess.TimeoutExpired:
                 continue
             error = _PortTakenError if _TAKEN in self.log_text() else ServerFailedError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_S = 1
+_POLL_S = 1
 _DAY_S = 86_400
 
 
@@ -56,7 +56,7 @@ def watch(query: StreamingQuery) -> int:
     ended = False
     while not ended:
         try:
-            ended = bool(query.awaitTermination(_LOOK_S))
+            ended = bool(query.awaitTermination(_POLL_S))
         except StreamingQueryException as error:
             code, said = outcome(error)
             raise JobError(f"the query failed: {said}", code) from None

@@ -28,7 +28,7 @@ SCHEMA = f"{MESSAGES}, date DATE"
 
 
 class ArchiveFolder:
-    """One archive.
+    """An archive.
 
     Args:
         spark: reads and writes it.

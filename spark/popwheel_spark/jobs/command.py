@@ -54,7 +54,7 @@ def run(command: click.Command) -> NoReturn:
 
 
 def group() -> click.Group:
-    """All jobs."""
+    """Jobs by their names."""
     from popwheel_spark.jobs.archive import archive
     from popwheel_spark.jobs.audit import audit
     from popwheel_spark.jobs.compaction import compaction

@@ -112,7 +112,7 @@ def tops(letters: DataFrame, most: int) -> DataFrame:
 
     Args:
         letters: as `known` returns them.
-        most: so many of each group and kind.
+        most: limit for each group and kind.
     """
     values = sql.array_distinct(sql.coalesce("keys", sql.array().cast("array<string>")))
     kinds = sql.concat(

@@ -208,7 +208,7 @@ def report_on(
     type=click.IntRange(1, 1_000),
     default=10,
     show_default=True,
-    help="So many message groups, keys and tags of each group are listed.",
+    help="Number of message groups, keys and tags that are listed for each group.",
 )
 @click.option(
     "--output",

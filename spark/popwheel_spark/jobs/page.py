@@ -56,22 +56,22 @@ class Section:
 
     Args:
         title: its heading.
-        note: explanation, in a sentence or two.
+        caption: explanation, in a sentence or two.
         picture: SVG that is drawn below; empty: none.
         table: that stands below; None: none.
     """
 
     title: str
-    note: str = ""
+    caption: str = ""
     picture: str = ""
     table: Table | None = field(default=None)
 
     def html(self) -> str:
         """Return it as HTML."""
-        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        caption = f'<p class="note">{escape(self.caption)}</p>' if self.caption else ""
         picture = f"<figure>{self.picture}</figure>" if self.picture else ""
         table = self.table.html() if self.table is not None else ""
-        return f"<h2>{escape(self.title)}</h2>\n{note}{picture}{table}"
+        return f"<h2>{escape(self.title)}</h2>\n{caption}{picture}{table}"
 
 
 def page(title: str, lead: str, sections: Iterable[Section]) -> str:

@@ -36,9 +36,9 @@ DELIVERIES = RecordKind(
     "group STRING, messageId STRING, attempt INT, deliveredTimestamp TIMESTAMP, ackedTimestamp TIMESTAMP",
     ("group", "messageId"),
 )
-"""One row for each delivery; `ackedTimestamp` is null if the consumer has not acknowledged it."""
+"""Rows of deliveries; `ackedTimestamp` is null if the consumer has not acknowledged it."""
 SENDS = RecordKind("the senders' record", "messageId STRING", ("messageId",))
-"""One row for each send that was answered with success."""
+"""Rows of sends that were answered with success."""
 
 
 def record(spark: SparkSession, kind: RecordKind, path: str) -> DataFrame:

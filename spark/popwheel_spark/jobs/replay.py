@@ -111,7 +111,7 @@ def paced(rows: Iterator[T], rate: float, clock: Callable[[], float], wait: Call
         rows: that come.
         rate: rows a second.
         clock: seconds.
-        wait: waits for so many seconds.
+        wait: waits for a number of seconds.
     """
     began_at = clock()
     for number, row in enumerate(rows):
@@ -122,7 +122,7 @@ def paced(rows: Iterator[T], rate: float, clock: Callable[[], float], wait: Call
 
 
 def limited(spark: SparkSession, rows: DataFrame, rate: float, tasks: int) -> DataFrame:
-    """Return rows in so many tasks, which together do not exceed a rate.
+    """Return rows in tasks that together do not exceed a rate.
 
     Args:
         spark: makes rows of them again.

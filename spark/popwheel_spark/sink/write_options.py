@@ -19,8 +19,8 @@ class WriteOptions:
     Args:
         connection: where the cluster is.
         topic: of all rows; empty: the column `topic` says it.
-        requests_at_once: so many requests of one task are on their way at a time; those that have a
-            message group in common are not.
+        requests_at_once: limit of one task's requests in flight; two with a message group in common are never in
+            flight together.
         write_id: what the keys of all rows begin with; empty: with something new.
         of_table: rows go to a SQL table, and have the columns that only reads have, too.
     """

@@ -8,7 +8,7 @@ from popwheel_spark.wire.offsets import Queue
 _log = logging.getLogger("popwheel_spark")
 
 
-def gone(queue: Queue, begin: int, end: int, reason: str) -> str:
+def loss_sentence(queue: Queue, begin: int, end: int, reason: str) -> str:
     """Return a sentence about messages that are gone.
 
     Args:

@@ -34,7 +34,7 @@ def split(whole: Iterable[QueueRange], partitions_min: int, rows_max: int) -> li
 
     Args:
         whole: one for each queue.
-        partitions_min: so many at the least, if there are as many rows; shared out by rows.
+        partitions_min: least number of ranges, if there are as many rows; shared out by rows.
         rows_max: rows of one at the most; 0: no limit.
     """
     whole = list(whole)
@@ -57,8 +57,8 @@ def tasks(
 
     Args:
         parts: as `split` makes them; no range is in two tasks.
-        partitions_min: so many tasks at the least, if there are as many parts.
-        rows_target: a task gets no further range past so many rows. Each range counts as `_RANGE_ROWS` at the least,
+        partitions_min: least number of tasks, if there are as many parts.
+        rows_target: rows from which on a task gets no further range. Each range counts as `_RANGE_ROWS` at the least,
             for the calls that it takes.
         rows_max: rows of a task at the most, if it has several ranges; 0: no limit.
     """

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from popwheel_spark.errors import OptionError
 from popwheel_spark.source.bounds import Bound, Strategy
-from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.data_loss import loss_sentence, report_loss
 from popwheel_spark.source.read_options import ReadOptions
 from popwheel_spark.wire.admin_api import AdminApi
 from popwheel_spark.wire.offsets import LATEST, START, Instant, Offsets, Queue
@@ -152,7 +152,7 @@ class Planner:
             if begins[queue] < first:
                 lost = min(first, end[queue])
                 reason = f"retention has deleted them, the queue begins at {first} now"
-                report_loss(gone(queue, begins[queue], lost, reason), fail=self._options.fail_on_data_loss)
+                report_loss(loss_sentence(queue, begins[queue], lost, reason), fail=self._options.fail_on_data_loss)
 
 
 def _only(assign: Mapping[str, Mapping[str, tuple[int, ...]]], there: Collection[Queue]) -> list[Queue]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 from popwheel_common.contract.record_block import RecordBlock, joined
 from popwheel_rpc.backoff import Backoff
 from popwheel_spark.source.bad_records import BadRecord, decode, log_bad
-from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.data_loss import loss_sentence, report_loss
+from popwheel_spark.source.one_ahead import OneAhead
 from popwheel_spark.source.plan import QueueRange
 from popwheel_spark.source.read_options import ReadOptions
 from popwheel_spark.wire.offsets import Queue
@@ -38,7 +39,7 @@ _RANGES_AT_ONCE = 8
 
 
 @dataclass(slots=True)
-class _Haul:
+class Part:
     """Messages that were pulled together.
 
     Args:
@@ -87,46 +88,61 @@ class RangeReader:
         self._client = client
         self._options = options
         self._queue: Queue = what.queue
+        self._start = what.start
         self._end = what.end
         self._backoff = Backoff(random.Random())
         self._at_once = _FIRST_PULL_MESSAGES
         self._bad: list[BadRecord] = []
 
-    async def batches(self, at: int) -> tuple[list[pa.RecordBatch], int]:
-        """Return rows from an offset on, in batches of about `BATCH_BYTES`, and the next offset.
+    async def parts(self) -> AsyncGenerator[Part, None]:
+        """Pull the range, a part at a time.
+
+        Raises:
+            DataLossError: some are gone, and that is an error.
+            RefusedError, UnreachableError: see `Proxies.call`.
+        """
+        at = self._start
+        while at < self._end:
+            part = await self._pull_part(at)
+            yield part
+            at = part.at
+
+    async def _pull_part(self, at: int) -> Part:
+        part = Part(at)
+        if self._options.tags:
+            await self._pull_filtered(part)
+        else:
+            await self._pull_ahead(part)
+        if part.gaps:
+            await self._check(part.gaps)
+        return part
+
+    def batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part, in batches of about `BATCH_BYTES`.
 
         Raises:
             BadRecordError: a message can't be decoded, and that is an error.
-            DataLossError: some are gone, and that is an error.
             FormatError: the brokers are of a newer release.
-            RefusedError, UnreachableError: see `Proxies.call`.
         """
-        haul = _Haul(at)
-        if self._options.tags:
-            await self._pull_filtered(haul)
-        else:
-            await self._pull_ahead(haul)
-        if haul.gaps:
-            await self._check(haul.gaps)
-        if not haul.blocks:
-            return [], haul.at
-        rows, bad = decode(self._queue, joined(haul.blocks), self._options.columns, self._options.bad_records)
+        if part.blocks:
+            yield from self._decoded(part)
+        if part.at >= self._end:
+            log_bad(self._queue, self._bad, self._options.bad_records)
+
+    def _decoded(self, part: Part) -> list[pa.RecordBatch]:
+        rows, bad = decode(self._queue, joined(part.blocks), self._options.columns, self._options.bad_records)
         self._bad += bad
-        size = -(-haul.rows * BATCH_BYTES // max(BATCH_BYTES, haul.bytes))
-        return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)], haul.at
+        size = -(-part.rows * BATCH_BYTES // max(BATCH_BYTES, part.bytes))
+        return [rows.slice(begin, size) for begin in range(0, rows.num_rows, size)]
 
-    def log_bad_records(self) -> None:
-        """Log how many messages could not be decoded."""
-        log_bad(self._queue, self._bad, self._options.bad_records)
-
-    async def _pull_ahead(self, haul: _Haul) -> None:
+    async def _pull_ahead(self, part: Part) -> None:
         """Pull ahead: without a filter offsets have no gaps, so several pulls can be in flight."""
-        last = min(self._end, haul.at + ROWS_MAX)
-        asked = haul.at
+        last = min(self._end, part.at + ROWS_MAX)
+        asked = part.at
         ahead: deque[tuple[int, asyncio.Task[RecordBlock]]] = deque()
         try:
-            while haul.at < last:
-                while (asked := max(asked, haul.at)) < last and self._may_ask(haul, len(ahead)):
+            while part.at < last:
+                while (asked := max(asked, part.at)) < last and self._may_ask(part, len(ahead)):
                     stop = min(asked + self._at_once, last)
                     pull = self._pull(asked, stop - asked)
                     ahead.append((stop, asyncio.create_task(pull)))
@@ -134,25 +150,25 @@ class RangeReader:
                 if not ahead:
                     return
                 stop, task = ahead.popleft()
-                haul.take(await task, self._end)
-                while haul.at < stop:  # an answer holds fewer than asked for if they are large
-                    if haul.bytes >= BYTES_MAX:
+                part.take(await task, self._end)
+                while part.at < stop:  # an answer holds fewer than asked for if they are large
+                    if part.bytes >= BYTES_MAX:
                         return
-                    await self._pull_on(haul, stop - haul.at)
+                    await self._pull_on(part, stop - part.at)
         finally:
             for _, task in ahead:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    def _may_ask(self, haul: _Haul, ahead: int) -> bool:
-        return ahead < _PULLS_AT_ONCE and haul.bytes < BYTES_MAX
+    def _may_ask(self, part: Part, ahead: int) -> bool:
+        return ahead < _PULLS_AT_ONCE and part.bytes < BYTES_MAX
 
-    async def _pull_filtered(self, haul: _Haul) -> None:
+    async def _pull_filtered(self, part: Part) -> None:
         """Pull one after the other: only the answer has the offset of the next pull."""
-        while haul.at < self._end and (room := ROWS_MAX - haul.rows) and haul.bytes < BYTES_MAX:
-            await self._pull_on(haul, room)
+        while part.at < self._end and (room := ROWS_MAX - part.rows) and part.bytes < BYTES_MAX:
+            await self._pull_on(part, room)
 
-    async def _pull_on(self, haul: _Haul, count: int) -> None:
+    async def _pull_on(self, part: Part, count: int) -> None:
         """Pull until there are messages. The planned ones exist: if a queue seems shorter, its new master has yet
         to learn the high watermark of the old one.
 
@@ -161,20 +177,20 @@ class RangeReader:
         """
         clock = asyncio.get_running_loop().time
         give_up_at = clock() + self._options.connection.timeout_s
-        before = haul.at
+        before = part.at
         while True:
-            haul.take(await self._pull(haul.at, count), self._end)
-            if haul.at > before:
+            part.take(await self._pull(part.at, count), self._end)
+            if part.at > before:
                 self._backoff.reset()
                 return
             if clock() > give_up_at:
                 self._lost(before, self._end, "the queue ends there; was the topic deleted, and made anew?")
-                haul.at = self._end
+                part.at = self._end
                 return
             await asyncio.sleep(self._backoff.next_s())
 
     async def _pull(self, offset: int, count: int) -> RecordBlock:
-        """Pull so many messages at the most, and adapt the size of the next pulls to theirs."""
+        """Pull messages up to a limit, and adapt the size of the next pulls to theirs."""
         pulled = await self._client.pull(self._queue, offset, min(count, self._at_once), self._options.tags)
         if len(pulled.begins):
             fitting = PULL_BYTES * len(pulled.begins) // len(pulled.data)
@@ -192,50 +208,44 @@ class RangeReader:
                 self._lost(max(begin, first), end, reason)
 
     def _lost(self, begin: int, end: int, reason: str) -> None:
-        report_loss(gone(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
+        report_loss(loss_sentence(self._queue, begin, end, reason), fail=self._options.fail_on_data_loss)
 
 
 def read_ranges(options: ReadOptions, what: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of some ranges, one after the other: a task that is retried has the same order. Between two
-    batches no call is in flight, so the consumer may be slow.
+    """Yield all rows of some ranges, one after the other: a task that is retried has the same order. One part is pulled
+    ahead, and then no call is in flight, so the consumer may be slow.
 
     Raises:
-        BadRecordError, DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader.batches`.
+        BadRecordError, DataLossError, FormatError, RefusedError, UnreachableError: see `RangeReader`.
     """
-    # Not asyncio.Runner: it sets a signal handler for each run, and Python words the last one, with all its rows.
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        client = QueueClient(options.connection, options.group)
-        try:
-            yield from _joined_batches(_batches(loop, client, options, what))
-        finally:
-            loop.run_until_complete(client.close())
+    with contextlib.closing(OneAhead(_parts(options, what))) as parts:
+        yield from _joined_batches(batch for reader, part in parts for batch in reader.batches(part))
 
 
-def _batches(
-    loop: asyncio.AbstractEventLoop, client: QueueClient, options: ReadOptions, what: Sequence[QueueRange]
-) -> Iterator[pa.RecordBatch]:
-    for first in range(0, len(what), _RANGES_AT_ONCE):
-        some = what[first : first + _RANGES_AT_ONCE]
-        readers = [RangeReader(client, options, each) for each in some]
-        hauls = loop.run_until_complete(_first_hauls(readers, some))
-        for reader, each, (batches, at) in zip(readers, some, hauls, strict=True):
-            yield from batches
-            while at < each.end:
-                batches, at = loop.run_until_complete(reader.batches(at))
-                yield from batches
-            reader.log_bad_records()
+async def _parts(options: ReadOptions, what: Sequence[QueueRange]) -> AsyncGenerator[tuple[RangeReader, Part], None]:
+    async with QueueClient(options.connection, options.group) as client:
+        for begin in range(0, len(what), _RANGES_AT_ONCE):
+            readers = [RangeReader(client, options, each) for each in what[begin : begin + _RANGES_AT_ONCE]]
+            parts = [reader.parts() for reader in readers]
+            for reader, part, later in zip(readers, await _first_of(parts), parts, strict=True):
+                if part is not None:
+                    yield reader, part
+                async for part in later:
+                    yield reader, part
 
 
-async def _first_hauls(
-    readers: Sequence[RangeReader], what: Sequence[QueueRange]
-) -> list[tuple[list[pa.RecordBatch], int]]:
-    """Pull the first of several ranges, side by side: most small ranges have no more."""
+async def _first_of(parts: Sequence[AsyncGenerator[Part, None]]) -> list[Part | None]:
+    """Pull the first part of several ranges, side by side: most small ranges have no more."""
     try:
         async with asyncio.TaskGroup() as group:
-            pulls = [group.create_task(reader.batches(each.start)) for reader, each in zip(readers, what, strict=True)]
+            pulls = [group.create_task(_first(each)) for each in parts]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [pull.result() for pull in pulls]
+
+
+async def _first(parts: AsyncGenerator[Part, None]) -> Part | None:
+    return await anext(parts, None)
 
 
 def _joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -68,13 +68,13 @@ class ReadOptions:
         strategy: what to do where nothing is as late as the time to begin with.
         fail_on_data_loss: whether messages that are gone before they were read are an error.
         bad_records: what is done about messages that can't be decoded.
-        rows_per_trigger_min: a stream waits for so many, but not longer than `trigger_delay_s_max`.
+        rows_per_trigger_min: rows that a stream waits for, but not longer than `trigger_delay_s_max`.
         rows_per_trigger_max: a micro-batch has no more; 0: no limit.
         bytes_per_trigger_max: a micro-batch has about as many bytes of messages at the most; 0: no limit.
         trigger_delay_s_max: see `rows_per_trigger_min`.
-        partitions_min: a batch or micro-batch is split into so many at the least, if it has as many rows.
+        partitions_min: least number of partitions of a batch or micro-batch, if it has as many rows.
         rows_per_partition_max: no partition has more; 0: no limit.
-        rows_per_partition_target: small ranges are joined until a partition has about so many.
+        rows_per_partition_target: rows of a partition, to which small ranges are joined.
         tags: what the broker filters by, `a || b`; empty: nothing.
         columns: that are read.
         group_prefix: of the consumer group that shows a stream's progress.

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from popwheel_spark.errors import PopwheelSparkError
 from popwheel_spark.source.batch_reader import partitions_of, read_partition
-from popwheel_spark.source.data_loss import gone, report_loss
+from popwheel_spark.source.data_loss import loss_sentence, report_loss
 from popwheel_spark.source.plan import admit, ranges
 from popwheel_spark.source.planner import Planner
 from popwheel_spark.source.read_limits import (
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets | None = None
         self._published: Offsets = {}
         self._reached: Offsets | None = None
-        self._last_went_on_at = time.monotonic()
+        self._last_advanced_at = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new stream begins; a restarted one begins at its checkpoint."""
@@ -133,17 +133,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
                 reason = "the queue ends before them; was the topic deleted, and made anew?"
-                report_loss(gone(queue, end, begin[queue], reason), fail=self._options.fail_on_data_loss)
+                report_loss(loss_sentence(queue, end, begin[queue], reason), fail=self._options.fail_on_data_loss)
         return ends
 
     def _should_wait(self, begin: Offsets, end: Offsets) -> bool:
         """Return whether there are too few messages for a micro-batch, and it may wait."""
         now = time.monotonic()
         rows = sum(each.rows for each in ranges(begin, end))
-        late = now - self._last_went_on_at >= self._options.trigger_delay_s_max
+        late = now - self._last_advanced_at >= self._options.trigger_delay_s_max
         if rows < self._options.rows_per_trigger_min and not late and self._target is None:
             return True
-        self._last_went_on_at = now
+        self._last_advanced_at = now
         return False
 
     async def _weights(self, client: QueueClient, begin: Offsets, end: Offsets) -> dict[Queue, float]:
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = until.get(queue, START)
             if reached < offset:
                 reason = "the queue ends before them, or is not there; was the topic deleted, or made anew?"
-                report_loss(gone(queue, reached, offset, reason), fail=self._options.fail_on_data_loss)
+                report_loss(loss_sentence(queue, reached, offset, reason), fail=self._options.fail_on_data_loss)
         self._ask(lambda client: Planner(client, self._options).check_stored(begin, until))
         return partitions_of(self._options, begin, until)
 

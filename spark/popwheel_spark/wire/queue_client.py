@@ -113,7 +113,7 @@ class QueueClient:
         Args:
             queue: to be read.
             offset: of the first message.
-            count: so many at the most.
+            count: limit of the messages.
             tags: what the broker filters by; empty: nothing.
 
         Returns:

@@ -88,7 +88,7 @@ class Language:
             plan: what it is to do.
             scratch: a folder of its own, its home.
             authority: certificates that it is to trust, where the client lets it.
-            patience_s: it is killed after so many seconds.
+            patience_s: seconds after which it is killed.
         """
         scratch.mkdir(parents=True, exist_ok=True)
         file = scratch / "plan.json"

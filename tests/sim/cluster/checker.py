@@ -4,7 +4,7 @@ L1, exactly. A message is in a queue of a broker from its arrival there until it
 the group waits at a proxy. If all of this is so for longer than the bound, without a break, L1 is broken:
 
 - message and poll are there, and the poll's filter wants the message;
-- the broker runs and has heard of the topics, the proxy runs and knows of the broker;
+- the broker runs and has learned of the topics, the proxy runs and knows of the broker;
 - nothing was wrong with either, nor with the way between them and the way to the client, and what was has been over for
   `troubles.RECOVERY_S` (`BROKEN_RECOVERY_S` after connections that were broken).
 
@@ -35,7 +35,7 @@ from tests.sim.cluster.sightings import Entry, Sightings, Span
 from tests.sim.cluster.swarm import ClusterSwarm
 from tests.sim.cluster.troubles import Troubles
 from tests.sim.filters import CONDITIONS
-from tests.sim.history import Delivery, History, Sent, Settling
+from tests.sim.history import Delivery, Ending, History, Sent
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled
 from tests.sim.process import START_MS
 from tests.sim.stored import StoredMessage
@@ -123,13 +123,13 @@ class ClusterChecker(Checker):
     def _check_handles(self) -> None:
         """P7, and X1: whichever proxy a handle is shown to, it is good while its message is held."""
         super()._check_handles()
-        for key, settled in self._settled.items():
+        for key, settled in self._ended.items():
             said: set[str] = set()
-            for settling in sorted(settled, key=lambda each: each.began_s):
-                if settling.kind == "ack" and settling.receipt not in said:
-                    self._check_first_ack(key, settling, bool(said))
-                if settling.kind != "forged":
-                    said.add(settling.receipt)
+            for ending in sorted(settled, key=lambda each: each.began_s):
+                if ending.kind == "ack" and ending.receipt not in said:
+                    self._check_first_ack(key, ending, bool(said))
+                if ending.kind != "forged":
+                    said.add(ending.receipt)
 
     def _check_order(self) -> None:
         """P6: at each broker, and that only a broker that came later takes a message group over."""
@@ -146,7 +146,7 @@ class ClusterChecker(Checker):
             }
             for line, stored in lines_of(self._history, originals).items():
                 brokers[line].add(broker)
-                late = overtaken(stored, self._history, deliveries, self._dead, self._settled, _never, _is_dead)
+                late = overtaken(stored, self._history, deliveries, self._dead, self._ended, _never, _is_dead)
                 for sentence in (*misplaced(line, stored), *late):
                     self._verdict.broke("P6", sentence)
             for sentence in shuffled(self._history, originals):
@@ -156,21 +156,21 @@ class ClusterChecker(Checker):
             if len(first) > 1:
                 self._verdict.broke("P6", f"messages of {line} are at {sorted(first)}, which were there all the time")
 
-    def _check_first_ack(self, key: tuple[str, str], settling: Settling, others: bool) -> None:
-        delivery = settling.delivery
-        held_until_s = (delivery.handle.pop_ms + delivery.handle.invisible_ms - START_MS) / 1000
+    def _check_first_ack(self, key: tuple[str, str], ending: Ending, others: bool) -> None:
+        delivery = ending.delivery
+        open_until_s = (delivery.handle.pop_ms + delivery.handle.invisible_ms - START_MS) / 1000
         if delivery.renewed:  # what the proxy renews is released when its client has gone
-            held_until_s = min(held_until_s, self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=False))
+            open_until_s = min(open_until_s, self._history.gone_s(delivery.client, delivery.got_s, is_one_proxy=False))
         if (
-            settling.outcome == "refused"
+            ending.outcome == "refused"
             and not others
-            and settling.receipt == delivery.receipt
-            and settling.ended_s < held_until_s - _HANDLE_GRACE_S
+            and ending.receipt == delivery.receipt
+            and ending.ended_s < open_until_s - _HANDLE_GRACE_S
         ):
             self._verdict.broke(
                 "X1",
-                f"{key[1]} was given to {key[0]} at {delivery.got_s:.6f} until {held_until_s:.3f}, and its ack was "
-                f"refused at {settling.ended_s:.6f}: {settling.said}",
+                f"{key[1]} was given to {key[0]} at {delivery.got_s:.6f} until {open_until_s:.3f}, and its ack was "
+                f"refused at {ending.ended_s:.6f}: {ending.said}",
             )
 
     def _check_polls(self) -> None:

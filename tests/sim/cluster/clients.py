@@ -127,8 +127,8 @@ class ClientNetwork:
         stream = self._channel(proxy).open(TELEMETRY, metadata=metadata)
         try:
             await stream.send([command])
-            while (told := await stream.receive()) is not None:
-                taken(told)
+            while (reported := await stream.receive()) is not None:
+                taken(reported)
         except StreamClosedError as error:
             raise RpcError(GrpcStatus.UNAVAILABLE, str(error)) from None
         finally:

@@ -1,7 +1,7 @@
 """One connection between two simulated processes, and the calls on it.
 
 Whatever passes between its ends is bytes, in the order in which it was sent. The end of a process that dies is closed
-by its machine: the other end hears of it, unless the way is cut.
+by its machine: the other end learns of it, unless the way is cut.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Connection:
         self.to_client.send(0, self.client.lose, NotProcessedError(reason))
 
     def reset(self) -> None:
-        """Break it: what is under way is lost, and both ends hear of it."""
+        """Break it: what is under way is lost, and both ends learn of it."""
         self.to_server.is_dead = self.to_client.is_dead = True
         for end in self.ends():
             self.loop.call_soon(end.lose, _broken("the connection was reset"), context=end.process.context)
@@ -78,7 +78,7 @@ class Connection:
             self.loop.call_later(later_s, end.lose, _broken("the connection is half open"), context=end.process.context)
 
     def hang_up(self, end: "ClientEnd | ServerEnd", reason: str) -> None:
-        """One end goes: the other one hears of it behind all that was sent before."""
+        """One end goes: the other one learns of it behind all that was sent before."""
         other = self.server if end is self.client else self.client
         direction = self.to_server if end is self.client else self.to_client
         if other is not None:
@@ -277,7 +277,7 @@ class ServerEnd:
         if rooms is None:
             work = self._answer(number, call, method, handler, data)
         else:
-            stream = ServerStream(method, lambda part: self._tell(number, path, part), rooms[0])
+            stream = ServerStream(method, lambda part: self._report(number, path, part), rooms[0])
             stream.room = rooms[1]
             self._streams[number] = stream
             work = self._serve(number, call, handler, stream)
@@ -294,7 +294,7 @@ class ServerEnd:
                 outcome = method.response.encode(await handler(call, method.request.decode(data)))
         except (StatusError, RpcError) as error:
             outcome = error
-        except Exception as error:  # noqa: BLE001 - logged, and told to the caller
+        except Exception as error:  # noqa: BLE001 - logged, and asked to the caller
             outcome = _failed(call, error, patience)
         self.connection.to_client.send(number, self.connection.client.answered, number, outcome)
 
@@ -307,12 +307,12 @@ class ServerEnd:
             failure = error
         except asyncio.CancelledError:
             failure = RpcError(GrpcStatus.CANCELLED, "the call was cancelled by its handler")
-        except Exception as error:  # noqa: BLE001 - logged, and told to the caller
+        except Exception as error:  # noqa: BLE001 - logged, and asked to the caller
             failure = _failed(call, error, patience)
         stream.room.close()
         self.connection.to_client.send(number, self.connection.client.ended, number, failure)
 
-    def _tell(self, number: int, path: str, part: bytes) -> None:
+    def _report(self, number: int, path: str, part: bytes) -> None:
         connection = self.connection
         for what, later_s in self._listener.tamper(path, part):
             connection.to_client.send(number, connection.client.received, number, what, later_s=later_s)

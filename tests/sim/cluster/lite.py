@@ -41,7 +41,7 @@ _ROOM = 1_000
 _TIMEOUT_S = 5.0
 _SYNC_EVERY_S = 30.0
 _INVISIBLE_S = 2.0
-_SETTLE_S = 6.0
+_END_S = 6.0
 """So long after faults and a restart all is as it was."""
 _CALM_MESSAGES = 6
 _TOPIC = d.Resource(name=TOPIC)
@@ -136,7 +136,7 @@ class LiteReaders:
         return len(self._seen.accepted)
 
     async def run(self) -> None:
-        """Send and read until told to stop; then once more in calm, around a restart; and read until all is done."""
+        """Send and read until asked to stop; then once more in calm, around a restart; and read until all is done."""
         reading = [self._loop.create_task(self._read(name)) for name in self._ways if name != "ls"]
         await self._send()
         self.sent.set_result(None)
@@ -153,7 +153,7 @@ class LiteReaders:
         while self._unsynced:
             await asyncio.sleep(0.1)
         for _ in range(2):
-            await asyncio.sleep(_SETTLE_S)
+            await asyncio.sleep(_END_S)
             for _ in range(_CALM_MESSAGES):
                 await asyncio.sleep(self._chance.expovariate(2.0))
                 await self._send_one(in_calm=True)

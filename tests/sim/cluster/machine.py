@@ -67,14 +67,14 @@ class Machine(Generic[Kind]):
         """Start the process; whether it serves. It does not if it was killed while it started."""
         assert self.process is None
         loop = self.network.loop
-        self._goes_on()
+        self._succeeded()
         self.lives += 1
         process = self.process = Process(loop, self.lives, self.clock, self.name)
         disk = self.process_disk = ProcessDisk(self.disk, process, self.kill)
         chance = self._random_of(f"{self.name} {self.lives}")
         self._trace.add(self.name, "boot", self.lives)
         started: asyncio.Future[None] = loop.create_future()
-        process.tell_of_death(started)
+        process.report_death(started)
 
         async def live() -> None:
             try:
@@ -95,7 +95,7 @@ class Machine(Generic[Kind]):
             await started
         except ConnectionResetError:
             return False
-        process.tell_no_more(started)
+        process.report_no_more(started)
         return True
 
     async def stop(self) -> None:
@@ -107,7 +107,7 @@ class Machine(Generic[Kind]):
         self.serving = False
         self.is_stopping = True
         stopped: asyncio.Future[None] = self.network.loop.create_future()
-        process.tell_of_death(stopped)
+        process.report_death(stopped)
 
         async def stopping() -> None:
             await program.stop()
@@ -122,7 +122,7 @@ class Machine(Generic[Kind]):
             return
         except TimeoutError:
             self._report(f"{self.name} did not stop within {_STOP_S} s")
-        process.tell_no_more(stopped)
+        process.report_no_more(stopped)
         if self.process is process:
             self.kill()
 
@@ -154,7 +154,7 @@ class Machine(Generic[Kind]):
         """Have it go on."""
         if self.process is not None and self.is_paused:
             self._trace.add(self.name, "resumes")
-            self._goes_on()
+            self._succeeded()
             self.process.resume()
 
     @property
@@ -168,6 +168,6 @@ class Machine(Generic[Kind]):
         if self._still_since is None:
             self._still_since = self.network.loop.time()
 
-    def _goes_on(self) -> None:
+    def _succeeded(self) -> None:
         self._stood_still = list(self.stood_still)
         self._still_since = None

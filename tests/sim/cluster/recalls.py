@@ -50,7 +50,7 @@ class Recalls:
         self._consuming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Send and take back until told to stop."""
+        """Send and take back until asked to stop."""
         self._consuming = asyncio.get_running_loop().create_task(self._consumer.run())
         await self._producer.run()
 

@@ -367,7 +367,7 @@ class _Run:
                 if workload is not None and (left := workload.left(core)):
                     return f"{name}: {left}"
             for each in self.swarm.subscriptions:
-                # What is given back to its message group was given before; which pass a filter is not seen.
+                # What is released to its message group was given before; which pass a filter is not seen.
                 by_itself = each.condition or each.group == ORDERED_GROUP
                 if by_itself and (count := core.pops.waiting(each.group, each.topic, None)):
                     return f"{count} messages wait for {each.group} at {name}"
@@ -420,7 +420,7 @@ class _Run:
         return verdict
 
     def _check_wakes(self, verdict: Verdict) -> None:
-        """L1: few polls are woken in vain; asked where nothing was wrong and brokers refused no interests."""
+        """L1: few polls are woken without a message; asked where nothing was wrong and no broker refused interests."""
         swarm = self.swarm
         is_calm = not self.faults.count and "bad notifications" not in swarm.faults
         if not is_calm or swarm.options.broker.pop.notify_interests_max < ENOUGH_INTERESTS:
@@ -428,18 +428,22 @@ class _Run:
         if self._guests is not None or self._passing_group is not None:
             return  # polls are there of clients that end, and of a group that is gone
         if self._lite is not None:
-            return  # several readers may be told of one message of a lite topic that they share
+            return  # several readers may be notified of one message of a lite topic that they share
         more = (Subscription(transactions.GROUP, transactions.TOPIC), Subscription(recalls.GROUP, recalls.TOPIC))
-        told = sum(self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more))
+        reported = sum(
+            self.world.sightings.arrivals_for(each.group, each.topic) for each in (*swarm.subscriptions, *more)
+        )
         # Brokers tell all proxies of what still waits after some 20 ms, be it that the pop is on a long way.
         often = 1 if swarm.delay_s_max <= _SHORT_WAY_S else 2
-        if self.vain_wakes > often * swarm.proxies * told:
-            verdict.broke("L1", f"{self.vain_wakes} of {self.wakes} wakes were in vain, and only {told} messages came")
+        if self.vain_wakes > often * swarm.proxies * reported:
+            verdict.broke(
+                "L1", f"{self.vain_wakes} of {self.wakes} wakes found no message, and only {reported} messages came"
+            )
 
 
 def _lite_left(core: BrokerCore) -> str:
     """Which lite topics of a broker have messages that wait, in words."""
-    lines, buffer = core.state.table.lines, core.state.merge_buffer
+    lines, buffer = core.state.table.message_group_queues, core.state.merge_buffer
     for queue in core.store.queues.lite_of(lite.TOPIC):
         if buffer.of(lite.GROUP, queue).available_at_most or lines.has(lite.GROUP, queue.topic):
             return f"messages of {queue.topic} wait"

@@ -64,9 +64,9 @@ class Sightings:
     Args:
         loop: whose time it is.
         arrivals: messages that became readable.
-        given: when each was first given out, by the group and the entry.
+        given: when each was first delivered, by the group and the entry.
         knowing: by proxy and broker, when the proxy knew of the broker.
-        ready: by broker, when it had heard of the cluster's topics.
+        ready: by broker, when it had learned of the cluster's topics.
         taken: by a proxy's life, ids of messages with message groups in the order in which they came there.
     """
 
@@ -84,11 +84,11 @@ class Sightings:
             self._watch_arrivals(name, broker)
             spans = self.ready.setdefault(name, [])
 
-            def heard(_: ClusterUpdate) -> None:
+            def learned(_: ClusterUpdate) -> None:
                 if not spans or spans[-1].ended_s != float("inf"):
                     spans.append(Span(self.loop.time()))
 
-            broker.view.subscribe(heard)
+            broker.view.subscribe(learned)
 
         return watch
 
@@ -96,7 +96,7 @@ class Sightings:
         """What looks at a proxy before it starts."""
 
         def watch(proxy: ProxyApp) -> None:
-            def heard(_: ClusterUpdate) -> None:
+            def learned(_: ClusterUpdate) -> None:
                 for broker in proxy.view.brokers.keys() | {broker for at, broker in self.knowing if at == name}:
                     spans = self.knowing.setdefault((name, broker), [])
                     knew = bool(spans) and spans[-1].ended_s == float("inf")
@@ -105,7 +105,7 @@ class Sightings:
                     elif broker not in proxy.view.brokers and knew:
                         spans[-1].ended_s = self.loop.time()
 
-            proxy.view.subscribe(heard)
+            proxy.view.subscribe(learned)
             watch_sends(self.taken.setdefault(f"{name} at {self.loop.time():.6f}", []), proxy)
 
         return watch
@@ -138,14 +138,14 @@ class Sightings:
 
     def _watch_arrivals(self, name: str, broker: BrokerApp) -> None:
         store = broker.core.store
-        told = store._on_arrival
+        reported = store._on_arrival
 
         def arrived(queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
             first = queue.max_offset - len(tag_hashes)
             for number, tag_hash in enumerate(tag_hashes):
                 entry = Entry(name, queue.topic, queue.queue_id, first + number)
                 self.arrivals.setdefault(entry, Arrival(self.loop.time(), tag_hash))
-            told(queue, tag_hashes)
+            reported(queue, tag_hashes)
 
         store._on_arrival = arrived
 

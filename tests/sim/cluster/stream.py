@@ -15,7 +15,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 UNREAD_MAX = 16
-"""So many messages may be on their way, or arrived and unread; then whoever sends waits."""
+"""Limit of messages on their way, or arrived and unread; then whoever sends waits."""
 
 Failure = StatusError | RpcError
 
@@ -71,25 +71,25 @@ class Room:
     def __init__(self) -> None:
         self._unread = 0
         self._changed: asyncio.Future[None] | None = None
-        self.is_gone = False
+        self.is_deleted = False
         """Nobody will read any more."""
 
     async def take(self) -> None:
         """Wait until one more may be sent."""
-        while not self.is_gone and self._unread >= UNREAD_MAX:
+        while not self.is_deleted and self._unread >= UNREAD_MAX:
             if self._changed is None or self._changed.done():
                 self._changed = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._changed)
         self._unread += 1
 
-    def give_back(self) -> None:
+    def hand_over(self) -> None:
         """One was read."""
         self._unread -= 1
         self._wake()
 
     def close(self) -> None:
         """Nobody reads any more: whoever waits is not to wait."""
-        self.is_gone = True
+        self.is_deleted = True
         self._wake()
 
     def _wake(self) -> None:
@@ -103,7 +103,7 @@ class ServerStream(Generic[Request, Response]):
     Args:
         method: of which method.
         send: takes the bytes of one answer to the caller.
-        room_for_requests: of the caller; given back what is read.
+        room_for_requests: of the caller; released what is read.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class ServerStream(Generic[Request, Response]):
         data = await self.inbox.get()
         if data is None:
             return None
-        self._room_for_requests.give_back()
+        self._room_for_requests.hand_over()
         return self._method.request.decode(data)
 
     async def send(self, messages: Sequence[Response]) -> None:
         for message in messages:
             await self.room.take()
-            if self.room.is_gone:
+            if self.room.is_deleted:
                 raise _gone()
             self._send(self._method.response.encode(message))
 
@@ -159,7 +159,7 @@ class ClientStream(Generic[Response, Request]):
         if data is None:
             return None
         if self.room_for_answers is not None:
-            self.room_for_answers.give_back()
+            self.room_for_answers.hand_over()
         return self.method.response.decode(data)
 
     async def send(self, messages: Sequence[Request]) -> None:

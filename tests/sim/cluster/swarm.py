@@ -59,13 +59,13 @@ _SHARES = {
 }
 """Workloads that are drawn each by itself, and how often; never beside a lone poll, which must have silence."""
 _MORE_POLLS = 2
-"""So many polls at the most does each of those add that read a topic of their own."""
+"""Most polls that each of those adds that read a topic of their own."""
 _HELD_MESSAGES = (16, 40, 400_000, 400_000, 400_000)
 _LONELY = 0.2
 """How often there are one proxy, one poll, no faults, and silence between messages: nothing makes good later what the
 poll has missed, and nothing excuses it."""
 ENOUGH_INTERESTS = 100
-"""No broker refuses any if it may hold so many."""
+"""Limit of interests at which no broker refuses any."""
 
 Counting = Literal["alone", "honest", "lying"]
 
@@ -79,8 +79,8 @@ class ClusterSwarm(Swarm):
         counting: how proxies add up their polls.
         loyal: how often a client stays with its proxy.
         pops_at_once_max, fruitless_max, interests_per_send: limits within the proxy that are no settings.
-        burst_ways: so many times the longest way is between calls of a burst at most, after which a producer is silent
-            for some seconds; 0: no bursts.
+        burst_ways: longest time between calls of a burst, in longest ways of a message; after a burst a producer is
+            silent for some seconds; 0: no bursts.
         rest_s_max: how long consumers rest between two polls at most.
         workloads: those of `_SHARES` that are there.
     """

@@ -25,7 +25,7 @@ class Two:
         self.loop = SimLoop()
         self.network = Network(self.loop, random.Random(1), (0.001, 0.002))
         self.client = Process(self.loop, 1, MachineClock(self.loop), "client")
-        self.heard: list[bytes] = []
+        self.learned: list[bytes] = []
         self.ended: list[str] = []
         self.channel = self.network.channel(self.client, "server:0")
         self.serve()
@@ -45,7 +45,7 @@ class Two:
         self.server.die()
 
     async def _echo(self, call: Call, request: bytes) -> bytes:
-        self.heard.append(request)
+        self.learned.append(request)
         try:
             await asyncio.sleep(float(request))
         except asyncio.CancelledError:
@@ -56,7 +56,7 @@ class Two:
     async def _talk(self, call: Call, stream: Stream[bytes, bytes]) -> None:
         try:
             while (message := await stream.receive()) is not None:
-                self.heard.append(message)
+                self.learned.append(message)
                 await stream.send([message])
         except (StreamClosedError, asyncio.CancelledError):
             self.ended.append("closed")
@@ -189,7 +189,7 @@ def test_a_way_that_is_cut_for_a_while_delays(direction: str) -> None:
         two.loop.outside(3.0, two.network.mend_all)
         assert await ask(channel) == b"0"
         assert 3.0 < two.loop.time() - began_s < 3.1
-        assert two.heard == [b"0", b"0"]
+        assert two.learned == [b"0", b"0"]
 
     Two().run(work)
 
@@ -240,13 +240,13 @@ def test_a_broken_connection_loses_what_is_under_way() -> None:
         two.network.way("server", "client").broken_share = 1.0
         with pytest.raises(RpcError, match="reset"):
             await ask(channel)
-        assert two.heard == [b"0", b"0"]
+        assert two.learned == [b"0", b"0"]
         two.network.mend_all()
         assert await ask(channel) == b"0"
         two.loop.outside(0.0005, two.network.break_connections, "client", "server")
         with pytest.raises(RpcError, match="reset"):
             await ask(channel)
-        assert two.heard == [b"0"] * 3
+        assert two.learned == [b"0"] * 3
 
     Two().run(work)
 
@@ -279,7 +279,7 @@ def test_a_slow_reader_holds_the_sender_up() -> None:
 
         sending = asyncio.ensure_future(send())
         await asyncio.sleep(1)
-        assert not sending.done() and len(two.heard) < 40
+        assert not sending.done() and len(two.learned) < 40
         for _ in range(100):
             assert await stream.receive() == b"a"
         await sending

@@ -45,7 +45,7 @@ def notifications_are_ignored_while_a_pop_is_under_way(patch: pytest.MonkeyPatch
     patch.setattr(InterestBook, "notified", ignore)
 
 
-def brokers_forget_to_tell(patch: pytest.MonkeyPatch) -> None:
+def brokers_forget_to_report(patch: pytest.MonkeyPatch) -> None:
     """Now and then a broker does not tell a proxy of a message."""
     notify = Subscriber.notify
     chance = random.Random(1)
@@ -119,8 +119,8 @@ def good_handles_are_refused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Acks, "ack", refuse)
 
 
-def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
-    """Now and then a pop gives out again what somebody holds."""
+def messages_are_delivered_twice(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a pop delivers again what somebody holds."""
     popped = MergeBuffer.popped
     chance = random.Random(1)
 
@@ -129,7 +129,7 @@ def messages_are_given_out_twice(patch: pytest.MonkeyPatch) -> None:
         popped(self, progress, delivery)
         if chance.random() < 0.1:
             progress.popped = before
-            self._keep(progress)
+            self._store_progress(progress)
 
     patch.setattr(MergeBuffer, "popped", pop_again)
 
@@ -143,21 +143,21 @@ def registrations_end_with_the_first_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerRegistrar, "_run", once)
 
 
-def lanes_do_not_wait(patch: pytest.MonkeyPatch) -> None:
+def send_queues_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """A proxy sends the next message of a message group before it is clear what became of the one before."""
 
     async def at_once(self: SendQueues, topic: str, line: str, wait_s: float | None, work: Callable[[], Any]) -> Any:
         return await work()
 
-    patch.setattr(SendQueues, "in_turn", at_once)
+    patch.setattr(SendQueues, "run_in_order", at_once)
 
 
 def a_message_group_moves_when_its_broker_is_gone(patch: pytest.MonkeyPatch) -> None:
     """Another broker takes over the message groups of one that is away."""
     update = Brokers._update
 
-    def forget(self: Brokers, told: Any) -> None:
-        update(self, told)
+    def forget(self: Brokers, reported: Any) -> None:
+        update(self, reported)
         self.homes = self.names
 
     patch.setattr(Brokers, "_update", forget)
@@ -181,11 +181,11 @@ def recalls_go_to_any_broker(patch: pytest.MonkeyPatch) -> None:
 
 
 def polls_with_conditions_are_not_woken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of what an SQL92 filter lets through."""
+    """Nobody is notified of what an SQL92 filter lets through."""
     patch.setattr(Interests, "_passing", lambda *_: (0, 1))
 
 
-def forgotten_readers_are_not_told_again(patch: pytest.MonkeyPatch) -> None:
+def forgotten_readers_are_not_reported_again(patch: pytest.MonkeyPatch) -> None:
     """A broker that has forgotten who reads lite topics is told only by clients."""
     patch.setattr(LiteSync, "_pump", lambda _: None)
 
@@ -216,7 +216,7 @@ CAUGHT_BY: dict[Plant, int] = {
     registrations_end_with_the_first_stream: 10,
     notifications_are_ignored_while_a_pop_is_under_way: 7,
     interests_are_not_registered_again: 3,
-    lanes_do_not_wait: 12,
+    send_queues_do_not_wait: 12,
     a_message_group_moves_when_its_broker_is_gone: 1,
     recalls_go_to_any_broker: 1,
 }
@@ -228,23 +228,23 @@ CAUGHT_BY: dict[Plant, int] = {
     ("plant", "numbers", "only"),
     [
         (notifications_are_ignored_while_a_pop_is_under_way, {"L1"}, ()),
-        (brokers_forget_to_tell, {"L1"}, ()),
+        (brokers_forget_to_report, {"L1"}, ()),
         (interests_are_not_registered_again, {"L1"}, ("break connections",)),
         (streams_are_not_opened_again, {"L1"}, ("break connections",)),
         (new_brokers_get_no_stream, {"L1"}, ("new broker",)),
         (retries_wake_nobody, {"L1"}, ()),
         (polls_forget_their_deadline, {"L1"}, ()),
         (good_handles_are_refused, {"X1"}, ()),
-        (messages_are_given_out_twice, {"P2"}, ()),
+        (messages_are_delivered_twice, {"P2"}, ()),
         (registrations_end_with_the_first_stream, {"L2"}, ("controller away",)),
-        (lanes_do_not_wait, {"P6"}, (ORDERED, "kill broker", "restart broker", "break connections")),
+        (send_queues_do_not_wait, {"P6"}, (ORDERED, "kill broker", "restart broker", "break connections")),
         (a_message_group_moves_when_its_broker_is_gone, {"P6"}, (ORDERED, "restart broker", "kill broker")),
         (checks_find_no_producer, {"X2"}, (transactions.NAME,)),
         (recalls_go_to_any_broker, {"T4"}, (recalls.NAME,)),
         (polls_with_conditions_are_not_woken, {"L1"}, (FILTERING,)),
         (clients_are_there_for_ever, {"L2"}, (guests.NAME,)),
         (deleted_groups_keep_what_they_were_given, {"P7"}, (passing_group.NAME,)),
-        (forgotten_readers_are_not_told_again, {"L1"}, (lite.NAME,)),
+        (forgotten_readers_are_not_reported_again, {"L1"}, (lite.NAME,)),
         (readers_of_lite_topics_are_not_woken, {"L1"}, (lite.NAME,)),
     ],
 )

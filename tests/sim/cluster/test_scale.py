@@ -27,7 +27,7 @@ from tests.sim.world import CapturedLog
 
 PROXIES, BROKERS = 100, 200
 FEW = 4
-"""So many proxies have polls of the group that is polled at few of them."""
+"""Number of proxies with polls of the group that is polled at few of them."""
 MESSAGES = 20
 WAIT_S = 8.0
 

@@ -143,7 +143,7 @@ class ClusterWorld:
     async def _change(self, decide: Callable[[ClusterState], Any]) -> None:
         program = self.controller.program
         assert program is not None
-        await program.app._keeper.change(decide)
+        await program.app._state_writer.change(decide)
 
     def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
         return Machine(name, self.network, self.trace, self.random_of, make, self._found, self.sightings.ended)

@@ -20,7 +20,7 @@ class GroupChecker(Checker):
         stored: all messages that are in the log in the end, or were and were deleted, in its order.
         deleted: what stands before this position was deleted, as it was old.
         epochs: in which somebody led.
-        fails: whether a message is one that fails by itself: it may come late, or be set aside.
+        fails: whether a message is one that fails by itself: it may come late, or be quarantined.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GroupChecker(Checker):
         )
 
     def _check_conserved(self, subscription: Subscription, message_id: str, copies: int) -> None:
-        """What was deleted before it was given to anybody is nobody's any more; what was given out stays."""
+        """What was deleted before it was given to anybody is nobody's any more; what was delivered stays."""
         latest = self._latest[subscription.group, message_id] or self._originals[message_id]
         given = {
             (each.handle.from_retry, each.handle.queue_id, each.handle.offset)
@@ -80,7 +80,7 @@ class GroupChecker(Checker):
             super()._check_conserved(subscription, message_id, copies)
 
     def _may_have_ended(self, earlier: Delivery, later: Delivery) -> bool:
-        """In the mode that waits for no slave, one who was deposed gives out what his successor does, until he hears
+        """In the mode that waits for no slave, one who was deposed delivers what his successor does, until he hears
         of it.
         """
         return (earlier.handle.life != later.handle.life and not self._draw.is_safe) or super()._may_have_ended(
@@ -88,12 +88,12 @@ class GroupChecker(Checker):
         )
 
     def _check_order(self) -> None:
-        """P6, where every message stays that was acknowledged, and no two masters give out."""
+        """P6, where every message stays that was acknowledged, and no two masters deliver."""
         if self._draw.is_safe and not self._draw.has_retention:
             super()._check_order()
 
     def _check_numbers(self) -> None:
-        """P7: also that each handle is of an epoch, lest what was given out from a log that was given up is good for
+        """P7: also that each handle is of an epoch, lest what was delivered from a log that was given up is good for
         what stands in its place.
         """
         super()._check_numbers()

@@ -49,7 +49,7 @@ class ControlFaults:
             "switchover": self._switch,
             "store away for a minute": self._take_store_for_long,
             "conflicts in the store": self._have_others_write,
-            "stale reads": self._tell_of_before,
+            "stale reads": self._report_before,
             "unclean election": self._elect_unclean,
         }
 
@@ -101,7 +101,7 @@ class ControlFaults:
         await asyncio.sleep(self._rare.random() * 5)
         self._world.store.conflict_share = 0.0
 
-    async def _tell_of_before(self) -> None:
+    async def _report_before(self) -> None:
         """Reads give what documents were some time ago."""
         self._world.store.stale_share = self._rare.choice((0.2, 0.6))
         await asyncio.sleep(self._rare.random() * 5)
@@ -164,7 +164,7 @@ class ControlFaults:
             group = world.group
             if group is None or number in group["sync_state_set"]:
                 return
-            atlas.held_down.update(others)
+            atlas.kept_down.update(others)
             for other in others:
                 world.crash(world.replicas[other])
             for way in ways:
@@ -173,7 +173,7 @@ class ControlFaults:
         finally:
             for way in ways:
                 world.network.mend(*way)
-            atlas.held_down.clear()
+            atlas.kept_down.clear()
 
     async def say_the_word(self, number: int, is_lossy: bool = False) -> None:
         """Have an operator choose a master, whatever may be lost.

@@ -75,7 +75,7 @@ class Atlas:
         """Replicas whose queues may hold other bytes than were written, as no sync of theirs was true."""
         self.device_fails: set[int] = set()
         """Replicas whose devices may refuse, as long as that was not met."""
-        self.held_down: set[int] = set()
+        self.kept_down: set[int] = set()
         """Replicas that nobody starts again for now."""
         self.is_quiet = False
         """Whether nothing else may strike, because one replica is a copy less."""
@@ -127,9 +127,9 @@ class Atlas:
         """See what was mended."""
         world, group = self._world, self._world.group
         if self.wiped >= 0 and group is not None and self.wiped in group["sync_state_set"]:
-            heard = world.heard(self.wiped)
+            learned = world.learned(self.wiped)
             program = world.replicas[self.wiped].program
-            if heard is not None and program is not None and heard.version == group["version"]:
+            if learned is not None and program is not None and learned.version == group["version"]:
                 identity = program.app.role.identity.hex()
                 if any(each["identity"] == identity for each in group["replicas"]):
                     self.wiped = -1

@@ -18,7 +18,7 @@ _SUPERBLOCK = DATA / superblock.NAME
 _SUPERBLOCK_SHARE = 3
 """It says what three other files would say, so it is struck as often as they would be."""
 _CATCH_UP_LOOKS = 200
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class DiskFaults:
@@ -296,7 +296,7 @@ class DiskFaults:
         self._atlas.suspect = number
         self._world.watch.wiped(self._world.replicas[number].name)
         for _ in range(_CATCH_UP_LOOKS):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             if self._atlas.is_whole():
                 self._world.trace.add("fault", "caught up", number)
                 return

@@ -14,7 +14,7 @@ from tests.sim.replicas.process_faults import ProcessFaults
 from tests.sim.replicas.swarm import DRAWN, GroupSwarm
 from tests.sim.replicas.world import GroupWorld
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class Faults:
@@ -76,11 +76,11 @@ class Faults:
         """Start again what has ended, some time later, until cancelled: whoever looks after processes does so."""
         world, chance = self._world, self._chance
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             self._atlas.look()
-            held_down = [world.replicas[number] for number in self._atlas.held_down]
+            kept_down = [world.replicas[number] for number in self._atlas.kept_down]
             for machine in world.machines():
-                if machine.process is None and machine not in self._booting and machine not in held_down:
+                if machine.process is None and machine not in self._booting and machine not in kept_down:
                     after_s = 0.1 if self.is_healed else chance.choice((0.0, 0.3, 2.0, 8.0))
                     work = self._boot_later(machine, after_s)
                     self._booting[machine] = asyncio.get_running_loop().create_task(work)

@@ -8,7 +8,7 @@ from tests.sim.replicas.ground import Acts, Ground
 _ANSWER_S = 3.0
 _SLOW_S = (0.05, 0.2, 1.0)
 _ANSWERS_MAX = 8
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _ELECTED_LOOKS = 200
 _HELP_S = 10.0
 _WHOLE_S = 60.0
@@ -88,12 +88,12 @@ class MomentFaults:
 
     async def _keep_down(self, numbers: tuple[int, ...], seconds: float) -> None:
         """Have nobody start these again for some time."""
-        held = set(numbers) - self._atlas.held_down
-        self._atlas.held_down |= held
+        held = set(numbers) - self._atlas.kept_down
+        self._atlas.kept_down |= held
         try:
             await asyncio.sleep(seconds)
         finally:
-            self._atlas.held_down -= held
+            self._atlas.kept_down -= held
 
     # All at once, and the master does not come back
 
@@ -149,7 +149,7 @@ class MomentFaults:
             return
         world.crash(master)
         for _ in range(_ELECTED_LOOKS):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             if world.master not in (None, master):
                 break
         await asyncio.sleep(chance.random() * 0.5)
@@ -162,7 +162,7 @@ class MomentFaults:
         loop = world.loop
         began_s = since_s = loop.time()
         while not self._atlas.is_whole() and loop.time() - began_s < _WHOLE_S:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             group = world.group
             if world.master is not None or group is None:
                 since_s = loop.time()

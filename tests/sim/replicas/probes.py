@@ -16,11 +16,11 @@ from tests.sim.replicas.swarm import GroupSwarm
 from tests.sim.replicas.world import GROUP, GroupWorld
 
 _PATIENT = Manners(batch_max=16, invisible_ms=(2000, 2000), wait_s=(10.0,), think_s_max=0.0)
-_SETTLE_S = 1.5
+_END_S = 1.5
 _WAKE_S = 2.0
 _WAYS = 10
 _SYNCS = 10
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _SILENT_S = 2.0
 _AGE_SLACK_S = 0.2
 _HANGING_S = 11.0
@@ -50,7 +50,7 @@ class Probes:
         for consumer in consumers:
             consumer.manners = _PATIENT
         hanging_s = self._world.network.half_open_until_s - self._world.loop.time()
-        await asyncio.sleep(max(0.0, hanging_s) + _SETTLE_S + self._chance.random())
+        await asyncio.sleep(max(0.0, hanging_s) + _END_S + self._chance.random())
         for topic, kind in self._swarm.types.items():
             if kind not in (TopicType.DELAY, TopicType.FIFO):
                 await self._wake(producer, topic)
@@ -70,7 +70,7 @@ class Probes:
         bound_s = _WAKE_S + _WAYS * swarm.delay_s_max + _SYNCS * swarm.sync_s_max
         until_s = loop.time() + bound_s
         while wanted and loop.time() < until_s:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             wanted -= {self._of(each.group, each.topic) for each in self._newest() if each.message_id == message_id}
         for each in wanted:
             self._verdict.broke("L1", f"{message_id} did not come to {each.group} within {bound_s:.2f} s")
@@ -81,7 +81,7 @@ class Probes:
     def _of(self, group: str, topic: str) -> Subscription:
         return next(each for each in self._swarm.subscriptions if (each.group, each.topic) == (group, topic))
 
-    async def tell_the_age(self) -> None:
+    async def report_the_age(self) -> None:
         """C3: the age of checkpoints is small while they are made, and grows with a slave that stands still."""
         interval_s = self._swarm.options.controller.replication.checkpoint_interval_ms / 1000
         # A slave that was wiped refuses the first difference that it is given, and has the whole by the next.

@@ -85,14 +85,14 @@ class ProcessFaults:
             return
         machine = self._ground.rare.choice(slaves)
         number = self._ground.atlas.number(machine)
-        if number in self._ground.atlas.held_down:
+        if number in self._ground.atlas.kept_down:
             return
         self._world.crash(machine)
-        self._ground.atlas.held_down.add(number)
+        self._ground.atlas.kept_down.add(number)
         try:
             await asyncio.sleep(self._ground.rare.choice((4.0, 8.0, 8.0)))
         finally:
-            self._ground.atlas.held_down.discard(number)
+            self._ground.atlas.kept_down.discard(number)
 
     async def _run_a_twin(self) -> None:
         """Have a second process claim a replica's number, with a volume of its own, while the first one goes on.

@@ -49,7 +49,7 @@ class _Life(NamedTuple):
 
 
 class Promises:
-    """Looks at what each replica answers and saves.
+    """Checks what each replica answers and saves.
 
     Args:
         options: of the brokers.

@@ -41,7 +41,7 @@ _BURSTS_SHARE = 0.5
 """How often a seed with message groups has a producer that waits for no answers."""
 _QUIET_LOOKS = 3
 _BEGIN_S_MAX = 30.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _LATE_S_MAX = 15.0
 """So long after the last fault timers may be late: a master must be found first."""
 
@@ -66,7 +66,7 @@ def run_seed(
     try:
         asyncio.set_event_loop(loop)
         history = History()
-        # Where retention is of some seconds it takes what is set aside before anybody gives it back.
+        # Where retention is of some seconds it takes what is quarantined before anybody gives it back.
         may_fail = () if swarm.has_retention else only
         failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
         run = _Run(
@@ -172,7 +172,7 @@ class _Run:
         for replica, offset_ms in zip(world.replicas.values(), swarm.clock_offsets_ms(), strict=True):
             replica.clock.offset_ms = offset_ms
         self.faults = Faults(world, swarm)
-        self._end: dict[int, _Held] = {}
+        self._end: dict[int, _Open] = {}
         self._end_seen = 0
         self._topic_ids: dict[str, int] = {}
         self._master = -1
@@ -252,7 +252,7 @@ class _Run:
         if self._operator is not None:
             producing.append(loop.create_task(self._operator.run()))
         striking = loop.create_task(self.faults.run())
-        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._look_often())]
+        tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._end_idle_often())]
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
         await self.faults.until_seen()
@@ -332,7 +332,7 @@ class _Run:
         if TOPIC in leader.state.topics:
             return True
         kind = self._passing.kind
-        return await carried_out(leader._keeper.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
+        return await carried_out(leader._state_writer.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
 
     async def _delete_passing(self) -> bool:
         leader = self.world.leader
@@ -341,7 +341,7 @@ class _Run:
         if TOPIC not in leader.state.topics:
             return True
         now_ms = leader._clock.wall_ms()
-        return await carried_out(leader._keeper.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
+        return await carried_out(leader._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
 
     def _passing_is_known(self) -> bool:
         """Whether all proxies know of the topic as it is now."""
@@ -356,9 +356,9 @@ class _Run:
         views = [each.program.app.view for each in self.world.proxies.values() if each.program is not None]
         return all(view.topics.get(TOPIC) is None for view in views)
 
-    async def _look_often(self) -> None:
+    async def _end_idle_often(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             self.world.watch.look()
 
     async def _finish_work(self) -> None:
@@ -370,16 +370,16 @@ class _Run:
             await asyncio.sleep(0.5)
             if self._timer_behind_ms() < behind_ms - 1000:  # its clock was slow, and it has an hour of turns to make
                 progress, behind_ms = loop.time(), self._timer_behind_ms()
-            quiet = 0 if self._left() or self._given_back() else quiet + 1
+            quiet = 0 if self._left() or self._released() else quiet + 1
             if quiet == _QUIET_LOOKS:
                 self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
                 return
         self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
 
-    def _given_back(self) -> int:
-        """An operator asks the master to go on with what is set aside; how much of it still is."""
+    def _released(self) -> int:
+        """An operator asks the master to go on with what is quarantined; how much of it still is."""
         master = self.world.master
-        return self._failing.give_back(master.program.app.core) if master and master.program and master.serving else 0
+        return self._failing.hand_over(master.program.app.core) if master and master.program and master.serving else 0
 
     def _timer_behind_ms(self) -> int:
         master = self.world.master
@@ -390,7 +390,7 @@ class _Run:
     async def _probe(self) -> None:
         probes = Probes(self.world, self.swarm, self.history, self.verdict)
         await probes.wake(self._producers[0], self._consumers)
-        await probes.tell_the_age()
+        await probes.report_the_age()
         await self._finish_work()
 
     def _left(self) -> str:
@@ -469,13 +469,13 @@ class _Run:
         if master is None or master.program is None:
             return
         self._master = next(number for number, each in world.replicas.items() if each is master)
-        self._topic_ids = dict(master.program.app.core.names.topic_ids)
-        self._failing.note(master.program.app.core)
+        self._topic_ids = dict(master.program.app.core.topic_registry.topic_ids)
+        self._failing.record(master.program.app.core)
         if self._operator is not None:
             self._listed = steering.listed_in(master.program.app.core)
         for number, machine in world.replicas.items():
             if machine.program is not None:
-                self._end[number] = _Held(machine.program.app.core, machine.clock.wall_ms())
+                self._end[number] = _Open(machine.program.app.core, machine.clock.wall_ms())
         if self.swarm.is_safe:
             self.history.disasters = [each for each in self.history.disasters if world.watch.was_felt(each)]
         else:
@@ -527,7 +527,7 @@ class _Run:
             checker = _SteeredChecker(self._operator.swarm_of(swarm), history, own, deleted, epochs, fails)
             verdict.violations += self._operator.judge(checker, log, self._listed)
         if self._passing is not None:
-            # One who was deposed knows what his successor's log says when he hears of it. Only where he waits for no
+            # One who was deposed knows what his successor's log says when he learns of it. Only where he waits for no
             # slave may he give messages out until then.
             forgotten = [
                 (0 if swarm.is_safe else each.epoch, appends[each.position][1])
@@ -554,7 +554,7 @@ class _Run:
                 "S4", f"replica {number} holds {len(other)} records, the master {len(one)}; different: {different}"
             )
 
-    def _check_derived(self, verdict: Verdict, delayed: Timers, number: int, held: "_Held") -> None:
+    def _check_derived(self, verdict: Verdict, delayed: Timers, number: int, held: "_Open") -> None:
         """S6: what each replica has folded is what follows from its log."""
         world, broker = self.world, self.swarm.options.broker
         machine = world.replicas[number]
@@ -576,7 +576,7 @@ class _Run:
             delayed.compare(f"{what} of replica {number}", timers.state_of(core), held.wall_ms)
 
 
-class _Held:
+class _Open:
     """What a replica holds in the end.
 
     Args:

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 _TIMEOUT_S = 1.0
 _VERSIONS_SEEN = 4
-"""So many older versions of a document may still be read."""
+"""Older versions of a document that may still be read."""
 
 
 class SharedStore:

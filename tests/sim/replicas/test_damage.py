@@ -14,10 +14,10 @@ from tests.sim.replicas.swarm import draw
 from tests.sim.replicas.world import GROUP, GroupWorld
 from tests.sim.trace import Trace
 
-_LOOK_S = 0.001
-_LOOKS_MAX = 20_000
-_HEARD_S = 1.0
-"""By then all have heard of what is stored."""
+_POLL_S = 0.001
+_READS_MAX = 20_000
+_LEARNED_S = 1.0
+"""By then all have learned of what is stored."""
 _CUT_S = 1.0
 
 
@@ -53,9 +53,9 @@ def test_a_group_is_not_whole_while_it_is_under_way_that_its_set_shrinks(begin: 
 
     async def look_until(reached: Callable[[], bool]) -> bool:
         """Whether it was whole just before something is so."""
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_READS_MAX):
             was_whole = atlas.is_whole()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             if reached():
                 return was_whole
         pytest.fail("it did not come to that")
@@ -64,7 +64,7 @@ def test_a_group_is_not_whole_while_it_is_under_way_that_its_set_shrinks(begin: 
         for machine in world.machines():
             loop.create_task(machine.boot())
         await look_until(atlas.is_whole)
-        await asyncio.sleep(_HEARD_S)
+        await asyncio.sleep(_LEARNED_S)
         begin(world)
         assert atlas.is_whole()
         assert not await look_until(lambda: world.group is not None and len(world.group["sync_state_set"]) == 1)

@@ -84,7 +84,7 @@ def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
     """A slave takes what any master sends, and a master sends to any slave."""
-    check, heard = ReplicationMaster._check, LogReceiver._received
+    check, learned = ReplicationMaster._check, LogReceiver._received
 
     def check_all_but_epochs(self: ReplicationMaster, first: ReplicateProgress) -> None:
         same = ReplicateProgress()
@@ -92,13 +92,13 @@ def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:
         same.epoch = self._epoch
         check(self, same)
 
-    def hear_all(self: LogReceiver, chunk: LogChunk) -> None:
+    def receive_all_states(self: LogReceiver, chunk: LogChunk) -> None:
         epoch, chunk.epoch = chunk.epoch, self._slave.epoch
-        heard(self, chunk)
+        learned(self, chunk)
         chunk.epoch = epoch
 
     patch.setattr(ReplicationMaster, "_check", check_all_but_epochs)
-    patch.setattr(LogReceiver, "_received", hear_all)
+    patch.setattr(LogReceiver, "_received", receive_all_states)
 
 
 def logs_are_not_cut_where_they_part(patch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def second_tries_are_stored_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def polls_are_not_woken(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told of messages that arrive."""
+    """Nobody is notified of messages that arrive."""
     patch.setattr(Interests, "arrived", lambda self, queue, tag_hashes: None)
 
 
@@ -151,7 +151,7 @@ def checkpoints_are_said_to_be_fresh(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointSync, "ages", fresh)
 
 
-def ages_of_checkpoints_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def ages_of_checkpoints_are_not_reported(patch: pytest.MonkeyPatch) -> None:
     """Nobody is told how old checkpoints are."""
     patch.setattr(CheckpointSync, "ages", lambda self, name, now_s: [])
 
@@ -162,13 +162,13 @@ def a_controller_passes_over_slaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roles, "set", lambda self, roles: set_roles(self, replace(roles, slaves=())))
 
 
-def what_is_cut_in_doubt_is_not_told(patch: pytest.MonkeyPatch) -> None:
+def what_is_cut_of_unknown_outcome_is_not_reported(patch: pytest.MonkeyPatch) -> None:
     """A replica that cuts what it could ask nobody for says that it has everything."""
 
-    async def tell_nobody(self: ReplicaStore, position: int) -> None:
+    async def report_nobody(self: ReplicaStore, position: int) -> None:
         """Write nothing down."""
 
-    patch.setattr(ReplicaStore, "_mark_suspect", tell_nobody)
+    patch.setattr(ReplicaStore, "_mark_suspect", report_nobody)
 
 
 def pops_and_acks_are_answered_before_the_slaves_have_them(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def checkpoints_are_saved_before_the_set_has_what_they_cover(patch: pytest.Monke
 
 def messages_are_hidden_by_the_clock_of_a_machine(patch: pytest.MonkeyPatch) -> None:
     """A new master takes its own clock for that of its predecessor."""
-    patch.setattr(PopClock, "note", lambda self, time_ms: None)
+    patch.setattr(PopClock, "record", lambda self, time_ms: None)
 
 
 def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ CAUGHT_BY: dict[Plant, int] = {
     polls_are_not_woken: 5,
     second_tries_are_stored_again: 23,
     logs_are_not_cut_where_they_part: 11,
-    what_is_cut_in_doubt_is_not_told: 4,
+    what_is_cut_of_unknown_outcome_is_not_reported: 4,
     a_wiped_replica_may_lead: 3,
     messages_are_hidden_by_the_clock_of_a_machine: 4,
 }
@@ -253,7 +253,9 @@ def slaves_take_no_note_of_half_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Folds, "replay", replay_without)
 
 
-SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"checkpoint_interval_ms": 600_000}}
+SETTINGS: dict[Plant, dict[str, int]] = {
+    what_is_cut_of_unknown_outcome_is_not_reported: {"checkpoint_interval_ms": 600_000}
+}
 """Without which a fault is met too seldom."""
 
 
@@ -276,9 +278,9 @@ SETTINGS: dict[Plant, dict[str, int]] = {what_is_cut_in_doubt_is_not_told: {"che
         (second_tries_are_stored_again, {"S1", "T2"}, ("kill master", "break connections")),
         (polls_are_not_woken, {"L1"}, ("kill slave",)),
         (checkpoints_are_said_to_be_fresh, {"C3"}, ("kill slave",)),
-        (ages_of_checkpoints_are_not_told, {"C3"}, ("kill slave",)),
+        (ages_of_checkpoints_are_not_reported, {"C3"}, ("kill slave",)),
         (a_controller_passes_over_slaves, {"L2"}, ("kill slave",)),
-        (what_is_cut_in_doubt_is_not_told, {"S1", "S4"}, ("stale sector", "power of all")),
+        (what_is_cut_of_unknown_outcome_is_not_reported, {"S1", "S4"}, ("stale sector", "power of all")),
         (
             pops_and_acks_are_answered_before_the_slaves_have_them,
             {"P2", "P3"},

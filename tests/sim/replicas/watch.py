@@ -1,4 +1,4 @@
-"""Looks on from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
+"""Observer from outside: who writes in which epoch, what is confirmed, which steps the group's state takes."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -49,7 +49,7 @@ class Watch:
         self.rotten: Callable[[int], bool] = lambda number: False
         """Whether a replica's disk holds a flipped bit."""
         self.on_members: Callable[[set[int]], None] = lambda members: None
-        """Who hears of each sync-state set that is stored."""
+        """Who learns of each sync-state set that is stored."""
         self.promises = Promises(options, self._broke)
         self.before_deletion: Callable[[int], None] = lambda number: None
         """Who hears that a replica is about to delete old segments."""
@@ -177,11 +177,11 @@ class Watch:
 
     def lost_from(self, app: BrokerApp) -> int:
         """From which position on a replica's log lacks what others have appended: at its end, or where it parts from
-        the log of an epoch that it has not heard of.
+        the log of an epoch that it has not learned of.
         """
         files = app.files
-        unheard = [position for epoch, position in self._appends if epoch > files.epochs.latest]
-        return min([files.end_position, *unheard])
+        unknown = [position for epoch, position in self._appends if epoch > files.epochs.latest]
+        return min([files.end_position, *unknown])
 
     def was_felt(self, disaster: Disaster) -> bool:
         """Whether the replica that a disaster struck was the next one to lead: what it lost all others had, and one of

@@ -172,7 +172,7 @@ class GroupWorld:
 
     @property
     def master(self) -> Replica | None:
-        """The replica that leads in the latest epoch, if it lives and has heard of it."""
+        """The replica that leads in the latest epoch, if it lives and has learned of it."""
         group = self.group
         if group is None or group["master"] < 0:
             return None
@@ -197,8 +197,8 @@ class GroupWorld:
         group = self.group
         return [each for number, each in self.replicas.items() if each.serving and group and number != group["master"]]
 
-    def heard(self, number: int) -> BrokerGroup | None:
-        """What a replica has heard of its group."""
+    def learned(self, number: int) -> BrokerGroup | None:
+        """What a replica has learned of its group."""
         program = self.replicas[number].program
         return None if program is None else program.app.role.group
 
@@ -223,7 +223,7 @@ class GroupWorld:
         """Have the controller that leads change the cluster."""
         leader = self.leader
         assert leader is not None
-        await leader._keeper.change(decide)
+        await leader._state_writer.change(decide)
 
     def _written(self, name: str, old: Document | None, new: Document) -> None:
         if name == group_document_name(GROUP):

@@ -38,7 +38,7 @@ def test_one_command_without_the_other_is_none(words: Sequence[str]) -> None:
     assert not peer.has_replicas
 
 
-async def test_a_peer_is_settled_when_its_command_ends_with_0() -> None:
+async def test_a_peer_is_ready_when_its_command_ends_with_0() -> None:
     assert await PeerServer("", [], ending_with(0), ending_with(0)).in_sync()
     assert not await PeerServer("", [], ending_with(0), ending_with(3)).in_sync()
 
@@ -50,7 +50,7 @@ async def test_a_master_that_could_not_be_killed_ends_the_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "words", "measured", "told"),
+    ("case", "words", "measured", "reported"),
     [
         ("failover-kill", COMMANDS, ["2-replicas", "peer"], False),
         ("failover-kill", (), ["2-replicas"], True),
@@ -61,7 +61,7 @@ async def test_who_takes_part(
     case: str,
     words: Sequence[str],
     measured: Sequence[str],
-    told: bool,
+    reported: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,4 +95,4 @@ async def test_who_takes_part(
 
     assert [run.server for run in runs] == measured
     assert seen == [(name, 3) for name in measured]
-    assert ("leaves the peer out: it needs --peer-kill-master and --peer-in-sync" in said.getvalue()) is told
+    assert ("leaves the peer out: it needs --peer-kill-master and --peer-in-sync" in said.getvalue()) is reported

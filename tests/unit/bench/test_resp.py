@@ -37,7 +37,7 @@ async def connected(answers: bytes, each: int) -> AsyncIterator[RespConnection]:
 
 
 async def replies_of(connection: RespConnection, count: int) -> tuple[list[Reply], str]:
-    """What comes for so many commands."""
+    """Replies to a number of commands."""
     came: asyncio.Future[tuple[list[Reply], str]] = asyncio.get_running_loop().create_future()
     connection.call(command("PING") * count, count, lambda replies, error: came.set_result((replies, error)))
     return await came
@@ -53,12 +53,12 @@ async def test_replies_are_read_however_they_are_cut(each: int) -> None:
         assert await replies_of(connection, 6) == ([b"OK", 7, None, b"a\r\nb", None, [[1], b""]], "")
 
 
-async def test_a_refusal_among_several_replies_is_told_when_all_have_come() -> None:
+async def test_a_refusal_among_several_replies_is_notified_when_all_have_come() -> None:
     async with connected(b"+OK\r\n-ERR no\r\n-ERR later\r\n:1\r\n", 5) as connection:
         assert await replies_of(connection, 4) == ([b"OK", None, None, 1], "ERR no")
 
 
-async def test_who_waits_is_told_that_the_connection_was_lost() -> None:
+async def test_who_waits_is_notified_that_the_connection_was_lost() -> None:
     async with connected(b"$100\r\nnot all", 100) as connection:
         with pytest.raises(CallFailedError, match="connection lost"):
             await connection.ask("GET", "key")

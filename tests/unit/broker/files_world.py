@@ -70,7 +70,7 @@ class Store:
         """Append and sync, and fold what is confirmed."""
         self.files.append_raw(self.files.end_position, data)
         await self.files.sync()
-        self.files.confirm(confirmed)
+        self.files.commit(confirmed)
         while self.files.high_watermark < confirmed:
             await asyncio.sleep(0)
 
@@ -78,7 +78,7 @@ class Store:
         """Begin something, and cancel it while it waits for the device."""
         self.disk.hold_syncs()
         task = asyncio.create_task(work)
-        await self.disk.until_held()
+        await self.disk.until_stored()
         task.cancel()
         self.disk.release_syncs()
         await asyncio.gather(task, return_exceptions=True)

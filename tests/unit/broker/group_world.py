@@ -1,4 +1,4 @@
-"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory, told by a test who leads."""
+"""Replicas of one broker group in one loop: each a whole `BrokerApp` on a disk in memory; the test says who leads."""
 
 import asyncio
 import random
@@ -139,7 +139,7 @@ class Member:
         await app.stop()
         await self.to_controller.close()
 
-    def hear(self, group: BrokerGroup) -> None:
+    def learn(self, group: BrokerGroup) -> None:
         if self.app is not None and self.reachable:
             self.app.roles.group_changed(group)
 
@@ -225,12 +225,12 @@ class GroupWorld:
     async def _describe(self, call: Call, request: DescribeBrokerGroupRequest) -> BrokerGroup:
         if self.controller_away:
             raise RpcError(GrpcStatus.UNAVAILABLE, "the controller is away")
-        told = BrokerGroup()
-        told.CopyFrom(self.group)
-        for replica in told.replicas:
+        reported = BrokerGroup()
+        reported.CopyFrom(self.group)
+        for replica in reported.replicas:
             app = self.members[replica.number].app
             replica.alive = app is not None and not app.report("").leaving
-        return told
+        return reported
 
     def _decide(self, **changes: object) -> None:
         group = BrokerGroup()
@@ -244,7 +244,7 @@ class GroupWorld:
                 setattr(group, name, value)
         self.group = group
         for member in self.members:
-            member.hear(group)
+            member.learn(group)
 
     def elect(self, number: int) -> None:
         """Make a replica the master of a new epoch."""
@@ -266,7 +266,7 @@ class GroupWorld:
         async with asyncio.timeout(20):
             await until(lambda: member.alive.role.leader is not None)
             await member.alive.roles.until_leads()
-            await member.alive.controller_follower.wait_ready()
+            await member.alive.controller_watch.wait_ready()
         return member
 
     async def in_sync(self, *numbers: int) -> None:

@@ -77,11 +77,11 @@ class Broker:
     async def start(self) -> None:
         """Recover, and lead."""
         await self.app.start()
-        self.hear()
+        self.learn()
         await self.app.roles.until_leads()
-        await self.app.controller_follower.wait_ready()
+        await self.app.controller_watch.wait_ready()
 
-    def hear(self) -> None:
+    def learn(self) -> None:
         """The controller says that this replica leads, alone."""
         self.app.roles.group_changed(BrokerGroup(name="broker-0", version=1, epoch=1, master=0, sync_state_set=[0]))
 

@@ -12,8 +12,8 @@ def delivery(number: int, *offsets: int) -> Delivery:
 def test_messages_are_known_one_by_one() -> None:
     memory = AckMemory()
     given = delivery(8, 3, 5, 9)
-    memory.note(given, 0b001, 0)
-    memory.note(given, 0b100, 0)
+    memory.record(given, 0b001, 0)
+    memory.record(given, 0b100, 0)
     assert [memory.has(8, offset, 0) for offset in (3, 5, 9, 4)] == [True, False, True, False]
     assert not memory.has(9, 3, 0)
 
@@ -21,19 +21,19 @@ def test_messages_are_known_one_by_one() -> None:
 def test_what_another_call_has_done_is_not_taken_for_this_one() -> None:
     memory = AckMemory()
     given = delivery(8, 3, 5, 9)
-    memory.note(given, 0b001, 71)
-    memory.note(given, 0b010, 72)
-    memory.note(given, 0b100, 0)
+    memory.record(given, 0b001, 71)
+    memory.record(given, 0b010, 72)
+    memory.record(given, 0b100, 0)
     known = [[memory.has(8, offset, call) for offset in (3, 5, 9)] for call in (71, 72, 73)]
     assert known == [[True, False, True], [False, True, True], [False, False, True]]
     assert all(memory.has(8, offset, 0) for offset in (3, 5, 9)), "of who does not say it nothing is known"
 
 
-def test_the_call_may_be_told_later() -> None:
+def test_the_call_may_be_reported_later() -> None:
     memory = AckMemory()
     given = delivery(8, 3, 5)
-    memory.note(given, 0b01, 71)
-    memory.note(given, 0b10, 0)
+    memory.record(given, 0b01, 71)
+    memory.record(given, 0b10, 0)
     memory.name(8, 0b11, 72)
     memory.name(9, 0b11, 72)
     assert [memory.has(8, offset, 72) for offset in (3, 5)] == [False, True]
@@ -43,10 +43,10 @@ def test_the_call_may_be_told_later() -> None:
 def test_only_the_latest_are_known() -> None:
     memory = AckMemory()
     for number in range(DELIVERIES_MAX):
-        memory.note(delivery(number, 0, 1), 1, 0)
-    memory.note(delivery(0, 0, 1), 2, 0)
+        memory.record(delivery(number, 0, 1), 1, 0)
+    memory.record(delivery(0, 0, 1), 2, 0)
     for number in range(100):
-        memory.note(delivery(DELIVERIES_MAX + number, 0), 1, 0)
+        memory.record(delivery(DELIVERIES_MAX + number, 0), 1, 0)
     assert len(memory) == DELIVERIES_MAX
     assert memory.has(0, 0, 0), "what was added to stays for as long as what is new"
     assert [memory.has(number, 0, 0) for number in (1, 100, 101)] == [False, False, True]

@@ -119,7 +119,7 @@ class Polls:
         self.world = world_of()
         self.loop = Loop()
         self.interests: Interests = self.world.core.interests
-        self.interests.take_turns(self.loop.later, lambda interest: 1)
+        self.interests.start_rotation(self.loop.later, lambda interest: 1)
         self.subscriber = Subscriber(lambda: None)
 
     def add(self, identity: int, expression: str, group: str = "g") -> None:

@@ -45,7 +45,7 @@ async def progress(broker: Broker, limit: int = 1000, topic: str = "") -> dict[t
         request.begin = answer.next
 
 
-async def test_pages_of_what_is_given_out() -> None:
+async def test_pages_of_what_is_delivered() -> None:
     async with running() as broker:
         for number in range(300):
             await broker.put(b"%d" % number, queue_id=number % 2)

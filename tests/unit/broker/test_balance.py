@@ -176,7 +176,7 @@ async def test_what_retention_takes_before_it_was_read_has_expired() -> None:
     assert row["in_flight"] == 2
 
 
-async def test_dead_letters_of_several_topics_are_told_apart_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_of_several_topics_are_distinguished_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(max_attempts=1)
     world.add_topic("u")
     for topic in TOPICS:

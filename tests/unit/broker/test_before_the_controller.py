@@ -12,7 +12,7 @@ from tests.unit.broker.world import KEY, World, handles
 
 
 def started_alone() -> tuple[World, str]:
-    """A broker that holds one message, and has given out another one before it started again."""
+    """A broker that holds one message, and has delivered another one before it started again."""
     w = World()
     w.add_topic("t")
     w.put("t", b"held")
@@ -32,7 +32,7 @@ def started_alone() -> tuple[World, str]:
         lambda w, handle: w.core.acks.dead_letter("g", "t", handle),
     ],
 )
-def test_nothing_is_given_out_or_refused_for_good_before_the_key_is_known(ask: Callable[[World, str], object]) -> None:
+def test_nothing_is_delivered_or_refused_for_good_before_the_key_is_known(ask: Callable[[World, str], object]) -> None:
     w, handle = started_alone()
     end = w.core.store.log.end_position
     with pytest.raises(StatusError) as refused:

@@ -132,7 +132,7 @@ async def test_one_message_that_is_longer_than_a_look_is_shown_alone() -> None:
 
 
 async def test_a_queue_that_is_shorter_than_before_is_looked_at_from_its_end() -> None:
-    """A new master may lack what nobody was told to be stored."""
+    """A new master may lack what was reported as stored to nobody."""
     async with running() as broker:
         await broker.put(b"0")
         begun = await tail(broker, None)

@@ -154,7 +154,7 @@ def test_every_garbled_byte_is_found_or_says_the_same() -> None:
                     checkpoint_file.decode(bytes(garbled))
 
 
-def test_every_cut_of_what_was_told_is_found() -> None:
+def test_every_cut_of_what_was_reported_is_found() -> None:
     for length in range(len(TWICE)):
         with pytest.raises(CorruptDataError):
             checkpoint_file.decode(TWICE[:length])
@@ -162,9 +162,9 @@ def test_every_cut_of_what_was_told_is_found() -> None:
 
 @pytest.mark.parametrize("tear", ["cut", "zeros", "garbled"])
 def test_a_save_that_never_finished_is_none(tear: str) -> None:
-    told = checkpoint_file.slot(len(SAVED)) * SLOTS
+    reported = checkpoint_file.slot(len(SAVED)) * SLOTS
     for at in range(len(SAVED), len(TWICE)):
-        torn = told + TWICE[BEGIN:at]
+        torn = reported + TWICE[BEGIN:at]
         if tear == "zeros":
             torn += bytes(len(TWICE) - at)
         elif tear == "garbled":
@@ -174,7 +174,7 @@ def test_a_save_that_never_finished_is_none(tear: str) -> None:
             pass
         assert reader.checkpoint == EXAMPLE
         assert reader.frames is not None and reader.frames.end == len(SAVED)
-    assert checkpoint_file.decode(told + TWICE[BEGIN:]) == replace(LATER), "whole, though it was not told"
+    assert checkpoint_file.decode(reported + TWICE[BEGIN:]) == replace(LATER), "whole, though it was not told"
 
 
 def test_a_mixture_of_two_saves_is_none() -> None:

@@ -31,7 +31,7 @@ async def pair(world: GroupWorld) -> tuple[Member, Member]:
     return master, world.members[1]
 
 
-async def test_a_slave_has_what_its_master_tells_also_after_a_crash() -> None:
+async def test_a_slave_has_what_its_master_reports_also_after_a_crash() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
         await world.put(b"a", b"b", b"c")
@@ -90,21 +90,21 @@ async def test_an_offset_that_is_set_by_hand_after_a_look_is_not_undone_by_the_r
         given = [await fetch(master, 1)]
         await store(slave, given[0])
         await set_offset("t", 3)
-        told = {}
+        reported = {}
         while given[-1].rest_from:
             given.append(await fetch(master, 1, given[-1].rest_from))
             await store(slave, given[-1])
-            told.update({each.topic: list(each.committed) for each in given[-1].offsets})
-        assert told["t"] == [3]
-        assert {each.looked_position for each in given} == {given[0].looked_position}
-        assert given[0].looked_position < given[-1].high_watermark
+            reported.update({each.topic: list(each.committed) for each in given[-1].offsets})
+        assert reported["t"] == [3]
+        assert {each.scanned_position for each in given} == {given[0].scanned_position}
+        assert given[0].scanned_position < given[-1].high_watermark
         await set_offset("t", 0)
         await world.in_sync(0, 1)
         await world.lead(1)
         assert len(await world.pop()) == 6
 
 
-async def test_only_the_master_of_an_epoch_tells_and_only_slaves_store() -> None:
+async def test_only_the_master_of_an_epoch_reports_and_only_slaves_store() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
         checkpoint = await fetch(master, 1)
@@ -147,12 +147,12 @@ def test_a_slaves_timer_lets_go_what_its_master_has_left_out() -> None:
             await until(lambda: bool(slave.alive.core.timer.state.recalled))
             slaves = slave.alive.core.timer.state
 
-            async def is_settled() -> bool:
+            async def is_ended() -> bool:
                 checkpoint = await fetch(master, 1)
                 await store(slave, checkpoint)
                 return checkpoint.timer.last_read_time_ms > due_ms
 
-            while not await is_settled():
+            while not await is_ended():
                 await world.put(b"b", topic="later", due_ms=world.clock.wall_ms() + 20)
                 await asyncio.sleep(0.02)
             await until(lambda: not slaves.recalled and slaves.commit_read_time_ms > due_ms)
@@ -234,7 +234,7 @@ async def test_where_it_might_take_a_message_away_the_checkpoint_is_not_used(why
         await store(slave, checkpoint)
         if why == "of an older core":
             held = MasterCheckpoint()
-            checkpoint.looked_position = slave.alive.core.begun_position - 1
+            checkpoint.scanned_position = slave.alive.core.begun_position - 1
             held.take(checkpoint)
             assert take_over_offsets(slave.alive.core, held) == 0
             return
@@ -255,7 +255,7 @@ async def test_a_checkpoint_of_a_topic_that_holds_less_here_moves_no_further_tha
         assert set(await world.pop()) == {b"c"}
 
 
-async def test_the_age_is_that_of_what_is_held() -> None:
+async def test_the_age_is_that_of_what_is_in_flight() -> None:
     async with group_of() as world:
         master, slave = await pair(world)
         assert slave.alive.checkpoints.age_s is None

@@ -87,7 +87,7 @@ def test_whatever_is_chosen_each_letter_is_in_one_place(seed: int) -> None:
 
 
 async def bury(broker: Broker, count: int) -> None:
-    """Have so many messages of a queue become dead letters."""
+    """Make a number of messages of a queue dead letters."""
     for number in range(count):
         await broker.put(b"%d" % number)
     while handles_of := await broker.pop():

@@ -19,7 +19,7 @@ OURS = "popwheel-00000000000000aa"
 THEIRS = "popwheel-00000000000000bb"
 
 
-def hear(broker: Broker, version: int, cluster_id: str) -> None:
+def learn(broker: Broker, version: int, cluster_id: str) -> None:
     broker.app.roles.group_changed(
         BrokerGroup(name="broker-0", version=version, epoch=1, master=0, sync_state_set=[0], cluster_id=cluster_id)
     )
@@ -36,10 +36,10 @@ async def test_a_folder_keeps_the_cluster_that_it_was_registered_in() -> None:
     disk = MemoryDisk(random.Random(0), 1 << 30)
     async with running(disk) as broker:
         assert broker.app.report("one:1").cluster_id == "", "a folder of an earlier release says nothing"
-        hear(broker, 2, OURS)
+        learn(broker, 2, OURS)
         await until_kept(broker, 2)
         assert broker.app.report("one:1").cluster_id == OURS
-        hear(broker, 3, "")  # of a controller of an earlier release
+        learn(broker, 3, "")  # of a controller of an earlier release
         await until_kept(broker, 3)
         assert broker.app.report("one:1").cluster_id == OURS
     again = Broker(disk, BrokerOptions(), ManualClock())
@@ -63,7 +63,7 @@ async def test_a_broker_serves_no_caller_of_another_cluster() -> None:
     async with running() as broker:
         request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, invisible_ms=60_000)
         await broker.channel.call(methods.POP, request, metadata={"popwheel-cluster": THEIRS})  # it has none yet
-        hear(broker, 2, OURS)
+        learn(broker, 2, OURS)
         await until_kept(broker, 2)
         await broker.put(b"1")
         with pytest.raises(InconsistentClusterIdError, match=OURS):

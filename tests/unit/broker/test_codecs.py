@@ -148,7 +148,7 @@ def encode_entry(fields: Fields) -> bytes:
 
 
 def decode_entry(data: bytes) -> Fields:
-    kept = quarantine.decode_kept(stored(data))
+    kept = quarantine.decode_stored_entry(stored(data))
     assert (kept.payload, kept.entry.step, kept.entry.flags) == (b"body", Step.ANSWER, EntryFlag(3))
     said = {name: getattr(kept.entry, name) for name in QuarantineEntry.__slots__}
     return said | {"kind": kept.kind, "inner_origin": kept.inner_origin}
@@ -470,4 +470,4 @@ def test_a_reason_is_the_same_in_memory_and_in_the_log() -> None:
         fault = RecordFaultError(text)
         assert len(str(fault)) <= REASON_LENGTH_MAX
         entry = QuarantineEntry(Step.ANSWER, EntryFlag(0), b"", 1, 1, "g", "t", 0, 0, str(fault))
-        assert quarantine.decode_kept(stored(entry.encode(0, b"", b""))).entry.reason == entry.reason
+        assert quarantine.decode_stored_entry(stored(entry.encode(0, b"", b""))).entry.reason == entry.reason

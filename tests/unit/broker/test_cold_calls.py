@@ -90,7 +90,7 @@ def test_a_pop_that_nobody_waits_for_any_more_gives_nothing_out() -> None:
     serve(work)
 
 
-def test_a_pop_of_one_queue_reads_what_it_says_of_others_before_it_gives_out_something() -> None:
+def test_a_pop_of_one_queue_reads_what_it_says_of_others_before_it_delivers_something() -> None:
     async def work(broker: Broker) -> None:
         for number in range(-2, 4):
             await broker.put(b"%d" % number, queue_id=number % 2)
@@ -129,7 +129,7 @@ def test_a_queue_that_has_to_be_read_is_the_first_of_a_pop_as_often_as_others() 
         payload, properties = wire_message("t", b"warm", "")
         await broker.channel.call(methods.PUT, [MessageRun("t", 1, [payload], [properties], [""])])
         turns = iter([0])  # queue 0 comes first in it, and it is drawn once though there are several tries
-        broker.app.files.core.pops.turn = turns.__next__  # type: ignore[method-assign]
+        broker.app.files.core.pops.rotation = turns.__next__  # type: ignore[method-assign]
         assert bodies((await popped(broker, 1)).messages) == [b"0"]
         assert not list(turns)
 
@@ -220,7 +220,7 @@ def test_retention() -> None:
     serve(work, retention=RetentionOptions(hours=1, interval_ms=1000))
 
 
-def test_what_waits_is_told_without_a_read_when_retention_has_moved_on() -> None:
+def test_what_waits_is_notified_without_a_read_when_retention_has_moved_on() -> None:
     async def work(broker: Broker) -> None:
         await stored(broker, 200, bytes(1000))
         broker.clock.advance(3 * 3600 * 1000)

@@ -99,7 +99,7 @@ async def test_a_read_ends_with_its_segment() -> None:
     assert world.log.read(2700, 10) == b""
 
 
-async def test_what_is_not_held_any_more_cannot_be_read() -> None:
+async def test_what_is_not_stored_any_more_cannot_be_read() -> None:
     world = await with_three_segments()
     assert world.log.remove_before(1799) == 1
     assert world.log.start_position == 900
@@ -202,7 +202,7 @@ async def test_a_record_of_a_newer_release_is_refused_and_nothing_changed() -> N
 @given(
     seed=st.integers(0, 10_000), free=st.integers(0, 2200), sizes=st.lists(st.integers(0, 900), min_size=1, max_size=6)
 )
-def test_a_batch_that_does_not_fit_the_disk_is_taken_back(seed: int, free: int, sizes: list[int]) -> None:
+def test_a_batch_that_does_not_fit_the_disk_is_truncated(seed: int, free: int, sizes: list[int]) -> None:
     world = World(seed)
     world.append(b"before")
     end = world.log.end_position
@@ -233,7 +233,7 @@ def test_a_failed_write_leaves_no_stale_bytes(seed: int, sizes: list[int]) -> No
     assert payloads(world.restart(0)) == [b"before", b"after"]
 
 
-def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_that_cannot_be_truncated_stops_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.append(b"before")
 
@@ -271,7 +271,7 @@ async def test_a_sync_covers_what_was_there_when_it_began() -> None:
     covered = world.log.end_position
     world.disk.hold_syncs()
     syncing = asyncio.create_task(world.log.sync())
-    await world.disk.until_held()
+    await world.disk.until_stored()
     world.append(b"second")
     world.disk.release_syncs()
     await syncing
@@ -284,7 +284,7 @@ async def given_up(world: World, work: Coroutine[Any, Any, None]) -> None:
     """Begin something, and cancel it while it waits for the device."""
     world.disk.hold_syncs()
     task = asyncio.create_task(work)
-    await world.disk.until_held()
+    await world.disk.until_stored()
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0)
@@ -340,7 +340,7 @@ async def test_a_segment_stays_while_it_is_being_synced() -> None:
     world = await with_three_segments()
     world.disk.hold_syncs()
     mending = asyncio.create_task(world.log.mend(0, world.log.read(0, SIZE)))
-    await world.disk.until_held()
+    await world.disk.until_stored()
     assert world.log.remove_before(world.log.end_position) == 0
     world.disk.release_syncs()
     await mending
@@ -395,7 +395,7 @@ def test_what_a_dead_process_left_is_safe_once_its_successor_has_synced(seed: in
 
 @settings(max_examples=200)
 @given(seed=st.integers(0, 100_000), sizes=st.lists(st.integers(300, 900), min_size=2, max_size=5))
-def test_segments_that_were_taken_back_do_not_come_again(seed: int, sizes: list[int]) -> None:
+def test_segments_that_were_truncated_do_not_come_again(seed: int, sizes: list[int]) -> None:
     async def act(world: World) -> None:
         world.append(b"before")
         await world.log.sync()

@@ -115,7 +115,7 @@ def test_what_was_written_after_the_checkpoint_that_counts_is_dropped() -> None:
     assert len(index_files(world.disk)) == 1
 
 
-def test_what_a_queue_holds_is_told_once_its_range_was_made_again() -> None:
+def test_what_a_queue_holds_is_reported_once_its_range_was_made_again() -> None:
     """Who asks before that must not have it taken for empty, nor for beginning with what arrives next."""
     world = World()
     world.arrive(0, 8)
@@ -136,7 +136,7 @@ def test_what_a_queue_holds_is_told_once_its_range_was_made_again() -> None:
 
 @pytest.mark.parametrize("harm", ["removed", "shortened", "emptied", "rotten"])
 @pytest.mark.parametrize("file", [0, 1, 2])
-def test_a_range_without_a_whole_file_is_told(harm: str, file: int) -> None:
+def test_a_range_without_a_whole_file_is_reported(harm: str, file: int) -> None:
     world = World(entries_max=2)  # none are merged
     for _ in range(3):
         world.arrive(0, 4)
@@ -248,7 +248,7 @@ def test_what_is_merged_does_not_outgrow_its_limit() -> None:
     assert [world.read_all(number) for number in range(3)] == world.entries
 
 
-def test_a_file_remembers_only_so_many_queues_that_it_has_not() -> None:
+def test_a_file_remembers_only_that_many_queues_that_it_has_not() -> None:
     world = World()
     world.arrive(0)
     world.save()
@@ -273,7 +273,7 @@ def test_files_that_were_merged_do_not_count_twice_after_a_crash() -> None:
     assert world.read_all(0) == world.entries[0]
 
 
-def test_damage_is_told_and_its_file_is_not_merged() -> None:
+def test_damage_is_notified_and_its_file_is_not_merged() -> None:
     world = World(in_memory=0)
     world.arrive(0, 4)
     world.save()

@@ -61,7 +61,7 @@ def test_many_pairs_are_counted_some_at_a_time_and_in_as_many_series_as_allowed(
     st.sets(st.integers(0, 7)),
     st.booleans(),
 )
-def test_what_a_group_never_looked_into_counts_from_the_first_message_held(
+def test_what_a_group_never_looked_into_counts_from_the_first_message_stored(
     queues: list[tuple[int, int]], read: set[int], is_noted: bool
 ) -> None:
     """By whatever it is known to read the topic: a poll that found nothing, or an offset in one of the queues."""

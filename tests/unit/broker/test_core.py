@@ -34,7 +34,7 @@ def test_a_message_comes_again_with_its_attempts_and_ends_as_a_dead_letter() -> 
     assert dead.system_properties.dead_letter_queue.topic == "t"
 
 
-def test_a_new_group_begins_with_the_first_message_that_is_held() -> None:
+def test_a_new_group_begins_with_the_first_message_that_is_stored() -> None:
     world = world_of()
     world.put("t", b"1")
     world.add_group("late")
@@ -106,7 +106,7 @@ def test_an_ack_that_is_stored_after_its_delivery_left_the_buffer_counts() -> No
     world.put("t", b"1")
     (handle,) = handles(world.pop("g", "t"))
     world.clock.advance(1000)
-    world.core.state.merge_buffer.let_go(world.clock.steady_ms())
+    world.core.state.merge_buffer.evict(world.clock.steady_ms())
     world.flush()
     assert len(world.core.state.merge_buffer) == 0
     world.save()
@@ -146,7 +146,7 @@ def test_a_redelivery_whose_second_half_was_lost_happened_all_the_same() -> None
     world.flush()
     end = world.core.store.log.end_position
     world.core.acks.redeliver([(second, 0)], attempted=True)
-    torn = world.core.store._unconfirmed[0][0]
+    torn = world.core.store._uncommitted[0][0]
     path = max(path for path in world.disk.files() if path.suffix == ".log")
     assert int(path.stem) <= end < torn
     world.disk.crash("process")
@@ -228,7 +228,7 @@ def test_a_group_backs_off_by_its_policy_and_counts_attempts() -> None:
         world.flush()
 
 
-def test_what_is_acknowledged_again_in_doubt_is_well_only_if_it_was_acknowledged() -> None:
+def test_what_is_acknowledged_again_of_unknown_outcome_is_well_only_if_it_was_acknowledged() -> None:
     world = world_of()
     for number in range(6):
         world.put("t", b"%d" % number)
@@ -410,7 +410,7 @@ def test_a_filter_of_an_unknown_kind_is_refused() -> None:
     world = world_of()
     request = pb.PopRequest(group="g", topic="t", queue_id=-1, max_messages=1, filter=pb.Filter(kind=pb.SQL92))
     with pytest.raises(StatusError) as caught:
-        world.core.pops.pop(request, world.core.pops.turn())
+        world.core.pops.pop(request, world.core.pops.rotation())
     assert caught.value.code == Code.ILLEGAL_FILTER_EXPRESSION
 
 
@@ -433,7 +433,7 @@ def test_a_retried_message_comes_though_the_filter_has_changed() -> None:
     assert world.bodies(world.pop("g", "t", expression="b")) == [b"a"]
 
 
-def test_ids_are_never_given_out_twice_though_their_records_were_lost() -> None:
+def test_ids_are_never_delivered_twice_though_their_records_were_lost() -> None:
     """A handle of a lost pop must not be good for a pop after the restart (P7)."""
     for seed in range(20):
         world = world_of(seed)

@@ -8,7 +8,7 @@ from tests.unit.broker.timer_world import TOPIC, TimerWorld, timer_options
 
 
 def taken_by(seconds: CrowdedSeconds, topic: str, second: int, due: int) -> int:
-    """How many messages a topic brings into a second that has so many."""
+    """Messages that a topic brings into a second, by those that are due in it."""
     begin = due
     while seconds.has_room(topic, second, due, 0):
         seconds.take(topic, second, due)

@@ -31,7 +31,7 @@ def world_with_a_dead_letter(*readers: str, namespace: str = "") -> World:
 
 
 def lapse(world: World) -> None:
-    """Let what is given out come due."""
+    """Let what is delivered come due."""
     world.clock.advance(INVISIBLE_MS)
     world.revive()
     world.flush()
@@ -71,10 +71,10 @@ def test_what_comes_again_of_dead_letters_goes_with_their_group(crashes: bool) -
     assert world.bodies(world.pop("h", "%DLQ%g")) == [b"1"]
     lapse(world)
     retries = names.retry_topic("h", "%DLQ%g")
-    assert world.core.names.knows_topic(retries)
+    assert world.core.topic_registry.knows_topic(retries)
     assert len(world.held(retries)) == 1
     world.delete_group("g")
-    assert not world.core.names.knows_topic(retries)
+    assert not world.core.topic_registry.knows_topic(retries)
     assert world.held(retries) == []
     if crashes:
         world.crash("process")

@@ -67,7 +67,7 @@ async def test_all_are_found_whether_they_are_in_files_or_in_memory(saved: int) 
     store = MessageStore(MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, clock, lambda queue, tag_hashes: None)
     for number in range(COUNT):
         appended = store.put_runs([run_of(number)])
-        store.confirm(appended.end_position)
+        store.commit(appended.end_position)
         if number + 1 == saved:
             store.checkpoint()
             await store.write_index()
@@ -132,11 +132,11 @@ async def test_a_first_try_that_comes_after_the_second_one_is_known(monkeypatch:
     assert finder.is_late(run_of(COUNT + 2, COUNT + 1))
     assert not finder.is_late(run_of(COUNT + 2))
     finder.find(run_of(*range(COUNT + 1, 3 * COUNT + 1), again=True))
-    assert (finder.kept_ids, finder.is_late(run_of(COUNT))) == (2 * COUNT, False)
+    assert (finder.remembered_ids, finder.is_late(run_of(COUNT))) == (2 * COUNT, False)
     clock = finder._clock
     assert isinstance(clock, ManualClock)
     later.come(clock)
-    assert (finder.kept_ids, finder.is_late(run_of(COUNT + 1))) == (0, False)
+    assert (finder.remembered_ids, finder.is_late(run_of(COUNT + 1))) == (0, False)
 
 
 async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,17 +145,17 @@ async def test_what_is_kept_has_a_limit_and_what_was_forgotten_is_found_again(mo
         MemoryDisk(random.Random(1)), Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None
     )
     for queue_id in range(4):
-        store.confirm(store.put_runs([run_of(*range(COUNT), queue_id=queue_id)]).end_position)
+        store.commit(store.put_runs([run_of(*range(COUNT), queue_id=queue_id)]).end_position)
     finder = finder_of(store, ManualClock())
     for queue_id in (0, 1, 0, 2, 3, 0, 1, 2):
         for number in (0, COUNT - 1):
             found = finder.find(run_of(number, again=True, queue_id=queue_id))
             assert [each and each.queue_offset for each in found] == [number]
-        assert finder.kept_messages <= 2 * COUNT
+        assert finder.remembered_messages <= 2 * COUNT
     assert list(finder._queues) == [(TOPIC, 1), (TOPIC, 2)]  # asked about last
     monkeypatch.setattr(dedup, "MESSAGES_MAX", COUNT - 1)  # one queue has more
     assert [each and each.queue_offset for each in finder.find(run_of(1, again=True))] == [1]
-    assert finder.kept_messages == 0
+    assert finder.remembered_messages == 0
 
 
 async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +164,9 @@ async def test_no_more_is_read_than_the_queues_last_messages_however_much_came(m
     finder = finder_of(store, ManualClock())
     assert finder.find(run_of(COUNT - 11, again=True)) == [None]
     for number in range(COUNT, 2 * COUNT):
-        store.confirm(store.put_runs([run_of(number)]).end_position)
+        store.commit(store.put_runs([run_of(number)]).end_position)
     assert finder.find(run_of(COUNT + 1, again=True)) == [None]
-    assert finder.kept_messages == 20
+    assert finder.remembered_messages == 20
     assert [each and each.queue_offset for each in finder.find(run_of(2 * COUNT - 10, again=True))] == [2 * COUNT - 10]
 
 
@@ -175,22 +175,22 @@ async def saved_store() -> tuple[MessageStore, MemoryDisk]:
     disk = MemoryDisk(random.Random(1))
     store = MessageStore(disk, Path("/broker"), OPTIONS, ManualClock(), lambda queue, tag_hashes: None)
     for number in range(COUNT):
-        store.confirm(store.put_runs([run_of(number)]).end_position)
-        store.confirm(store.put_runs([MessageRun("other", 0, [b""], [b""], [""])]).end_position)
+        store.commit(store.put_runs([run_of(number)]).end_position)
+        store.commit(store.put_runs([MessageRun("other", 0, [b""], [b""], [""])]).end_position)
     store.checkpoint()
     await store.write_index()
     return store, disk
 
 
 @pytest.mark.parametrize("bit", range(64))
-async def test_a_rotten_entry_is_told_of_wherever_it_leads(bit: int) -> None:
+async def test_a_rotten_entry_is_reported_of_wherever_it_leads(bit: int) -> None:
     store, disk = await saved_store()
     rot_entry(disk, store.queues[TOPIC, 0].read(3, 1)[0], bit)
     with pytest.raises(CorruptDataError):
         finder_of(store, ManualClock()).find(run_of(1, again=True))
 
 
-async def test_an_entry_that_leads_to_the_record_of_another_queue_is_told_of() -> None:
+async def test_an_entry_that_leads_to_the_record_of_another_queue_is_notified_of() -> None:
     store, disk = await saved_store()
     entry, of_other = (store.queues[topic, 0].read(3, 1)[0] for topic in (TOPIC, "other"))
     replace_entry(disk, entry, of_other)

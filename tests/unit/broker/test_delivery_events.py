@@ -19,7 +19,7 @@ RETRY = names.retry_topic("g", "t")
 
 def happened(world: World, message_id: str, group: str = "") -> list[pb.MessageEvent]:
     """All events of a message, in the order in which the admin API shows them."""
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     answer = pb.MessageEventsResponse()
     said = EventAnswer(world.core.state.events, answer, group)
     place: SearchPlace | None = SearchPlace()

@@ -26,18 +26,18 @@ def group(master: int, in_sync: Iterable[int], alive: Iterable[int], known: int 
 @pytest.mark.parametrize(
     ("me", "how", "step"),
     [
-        (0, group(0, [0], [0], known=1), Step.GO),  # a group of one
-        (0, group(0, [0], [0]), Step.GO),  # the others are dead: waiting would bring nobody
-        (0, group(0, [0], [0, 1]), Step.STAY),  # the successor catches up
+        (0, group(0, [0], [0], known=1), Step.LEAVE),  # a group of one
+        (0, group(0, [0], [0]), Step.LEAVE),  # the others are dead: waiting would bring nobody
+        (0, group(0, [0], [0, 1]), Step.WAIT),  # the successor catches up
         (0, group(0, [0, 1], [0, 1]), Step.SAY),
-        (0, group(0, [0, 1], [0, 1, 2]), Step.STAY),  # with a successor, but one fewer than there were
-        (0, group(1, [1], [1]), Step.GO),  # handed over
-        (0, group(-1, [0, 1], [1]), Step.GO),  # let go, with nobody in its place
+        (0, group(0, [0, 1], [0, 1, 2]), Step.WAIT),  # with a successor, but one fewer than there were
+        (0, group(1, [1], [1]), Step.LEAVE),  # handed over
+        (0, group(-1, [0, 1], [1]), Step.LEAVE),  # let go, with nobody in its place
         (1, group(0, [0, 1], [0, 1]), Step.SAY),  # a slave: nobody may choose it while it ends
-        (1, group(0, [0, 1], [0]), Step.GO),  # the controller has heard that
-        (1, group(0, [0, 1], [0, 1, 2]), Step.STAY),
-        (1, group(0, [0, 2], [0, 1, 2]), Step.GO),  # a slave that catches up is missed by nobody
-        (1, group(1, [1], [0]), Step.STAY),  # chosen all the same, before it was heard: it leads until another can
+        (1, group(0, [0, 1], [0]), Step.LEAVE),  # the controller has heard that
+        (1, group(0, [0, 1], [0, 1, 2]), Step.WAIT),
+        (1, group(0, [0, 2], [0, 1, 2]), Step.LEAVE),  # a slave that catches up is missed by nobody
+        (1, group(1, [1], [0]), Step.WAIT),  # chosen all the same, before it was heard: it leads until another can
     ],
 )
 def test_a_replica_goes_when_its_group_can_do_without_it(me: int, how: BrokerGroup, step: Step) -> None:
@@ -112,7 +112,7 @@ async def test_a_replica_that_has_no_answer_for_long_goes(monkeypatch: pytest.Mo
         for _ in answers:
             steps.append(await app.departure.next_step())
             clock.advance(8_000)
-        assert steps == [Step.STAY, Step.STAY, Step.GO, Step.STAY, Step.STAY, Step.GO]
+        assert steps == [Step.WAIT, Step.WAIT, Step.LEAVE, Step.WAIT, Step.WAIT, Step.LEAVE]
 
 
 async def test_why_no_controller_answers_is_said_once_until_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def suspect(member: Member) -> bool:
     return member.alive.report(member.address).suspect
 
 
-async def test_who_cuts_what_nobody_could_be_asked_for_is_in_doubt_until_it_has_followed_a_master() -> None:
+async def test_who_cuts_what_nobody_could_be_asked_for_is_of_unknown_outcome_until_it_has_followed_a_master() -> None:
     async with group_of(2, checkpoint_interval_ms=RARELY_MS) as world:
         slave = await two_of_which_one_rots(world)
         await slave.start()

@@ -62,7 +62,7 @@ def test_a_recall_that_fails_again_and_again_is_appended_ever_more_seldom(monkey
         for time_ms in range(0, 95_000, 1000):
             world.send(b"a", time_ms + 500)  # there is always something to save
             world.pass_to(time_ms)
-            run_now(world.service.save_in_turn())
+            run_now(world.service.save_when_due())
             world.turn()
             tried_at_ms += [time_ms] * (len(tried) - len(tried_at_ms))
         assert tried_at_ms == [0, 0, 1000, 3000, 7000, 15_000, 31_000, 61_000, 91_000]
@@ -84,7 +84,7 @@ def test_a_slave_goes_on_behind_a_recall_that_fails_there_too(monkeypatch: pytes
         for time_ms in times_ms:
             pair.pass_to(time_ms)
             pair.save_master()
-            pair.tell_progress()
+            pair.report_progress()
             pair.follow()
             pair.slave.save_timer()
 

@@ -218,7 +218,7 @@ async def test_much_is_synced_in_a_thread_though_the_device_is_quick(each: Flush
     await each.flusher.stop()
 
 
-async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked_for(each: Flushing) -> None:
+async def test_where_slaves_may_have_it_a_failure_leaves_of_unknown_outcome_what_was_asked_for(each: Flushing) -> None:
     """They may lead in a moment: a proxy that is told so asks there again, and does not tell the client of an error."""
     members = SyncStateSet(0, group_of(0, 1), 0, 0, ReplicationOptions(), ReplicationConstants(), lambda: None)
     each.flusher.start()
@@ -237,7 +237,7 @@ async def test_where_slaves_may_have_it_a_failure_leaves_in_doubt_what_was_asked
     await each.flusher.stop()
 
 
-async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: Flushing) -> None:
+async def test_what_the_set_does_not_have_is_neither_replicated_nor_replicated(each: Flushing) -> None:
     """Pops and acks are answered when it is held (P2, P3), checkpoints are saved when it is replicated (S4, S6)."""
     members = SyncStateSet(0, group_of(0, 1), 0, 0, ReplicationOptions(), ReplicationConstants(), each.flusher.advance)
     each.flusher.attend(members)
@@ -257,7 +257,7 @@ async def test_what_the_set_does_not_have_is_neither_held_nor_replicated(each: F
     await replicated
 
 
-async def test_a_writer_that_stopped_by_itself_is_told_too(each: Flushing) -> None:
+async def test_a_writer_that_stopped_by_itself_is_notified_too(each: Flushing) -> None:
     each.flusher.start()
     waiting = each.waiter()
     each.store.log.stop_writing("a failed write could not be rolled back")
@@ -308,7 +308,7 @@ async def test_async_confirms_at_once() -> None:
     await each.flusher.durable(each.put())
     assert each.readable() == 1
     each.put()
-    each.flusher.confirm_later()
+    each.flusher.commit_later()
     assert each.readable() == 2
     each.disk.release_syncs()
 
@@ -334,7 +334,7 @@ async def test_what_was_synced_for_one_who_has_gone_is_readable(each: Flushing) 
     each.put()
     each.disk.hold_syncs()
     waiting = asyncio.create_task(each.flusher.sync())
-    await each.disk.until_held()
+    await each.disk.until_stored()
     waiting.cancel()
     each.disk.release_syncs()
     with pytest.raises(asyncio.CancelledError):

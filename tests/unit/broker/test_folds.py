@@ -92,7 +92,7 @@ def test_only_apply_and_a_checkpoint_change_a_fold(path: str, name: str) -> None
     (fold,) = [each for each in module.body if isinstance(each, ast.ClassDef) and each.name == name]
     assert "apply" in {each.name for each in fold.body if isinstance(each, ast.FunctionDef)}
     public = {each.name for each in fold.body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")}
-    changes = {"open", "close", "finish", "renew", "end", "checked", "note", "forget", "forget_topic", "forget_group"}
+    changes = {"open", "close", "finish", "renew", "end", "checked", "record", "forget", "forget_topic", "forget_group"}
     assert not public & changes
 
 

@@ -14,7 +14,7 @@ from tests.unit.broker.world import tag_filter
 
 def noted(filters: GroupFilters, expression: str, now_ms: int, group: str = "g") -> bool:
     asked = pb.Filter() if expression == "*" else tag_filter(expression)
-    return filters.note(group, "t", asked, wanted_by(asked), now_ms)
+    return filters.record(group, "t", asked, wanted_by(asked), now_ms)
 
 
 def test_consumers_that_ask_for_different_tags_are_noticed_and_named_once() -> None:

@@ -28,7 +28,7 @@ def release(broker: Broker, offset: int = 0, topic: str = "t", *, dry_run: bool 
     return broker.channel.call(methods.IN_FLIGHT_RELEASE, request)
 
 
-async def test_a_summary_of_what_is_held() -> None:
+async def test_a_summary_of_what_is_in_flight() -> None:
     async with running() as broker:
         nothing = await summary(broker)
         assert (nothing.total, len(nothing.groups), nothing.other_clients, nothing.epoch) == (0, 0, 0, 1)

@@ -28,7 +28,7 @@ def held(world: World) -> dict[tuple[str, str], int]:
     """Messages by group and client; and see that the counts are those of the deliveries."""
     world.deliveries()
     holders = world.core.state.table.holders
-    groups = world.core.state.table.shares.of_each
+    groups = world.core.state.table.shares.by_holder
     return {(group, each.client_id): each.in_flight for group in groups for each in holders.of_group(group)}
 
 
@@ -63,7 +63,7 @@ def test_each_client_is_counted_by_what_it_holds() -> None:
     first, second = pop_as(world, "a", 2), pop_as(world, "b", 3)
     pop_as(world, "a", 6, "h")
     assert held(world) == {("g", "a"): 2, ("g", "b"): 3, ("h", "a"): 6}
-    assert world.core.state.table.holders.clients_of_each() == {"g": 2, "h": 1}
+    assert world.core.state.table.holders.clients_by_group() == {"g": 2, "h": 1}
     world.ack("g", "t", *handles(first))
     world.ack("g", "t", handles(second)[0])
     assert held(world) == {("g", "b"): 2, ("h", "a"): 6}, "who holds nothing is not kept"
@@ -107,7 +107,7 @@ def test_what_waits_in_a_line_is_nobodys() -> None:
     put(world, "a1", "a2", "b1")
     pop_as(world, "one")
     assert held(world) == {("g", "one"): 2}
-    assert len(list(world.core.state.table.lines.members())) == 3
+    assert len(list(world.core.state.table.message_group_queues.members())) == 3
     world.clock.advance(INVISIBLE_MS)
     world.revive()
     world.flush()

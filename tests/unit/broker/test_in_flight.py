@@ -1,4 +1,4 @@
-"""Which messages are given out, listed some at a time while deliveries go on."""
+"""Which messages are delivered, listed some at a time while deliveries go on."""
 
 import random
 from collections import Counter
@@ -219,7 +219,7 @@ def test_the_sequence_is_that_of_the_ids_whatever_came_and_went(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_given_out_all_the_while_is_never_left_out(seed: int) -> None:
+def test_what_is_delivered_all_the_while_is_never_left_out(seed: int) -> None:
     """Others are popped, acknowledged and hidden anew while somebody goes from step to step."""
     world = world_of(seed, max_attempts=99, queues=2)
     world.add_group("h")

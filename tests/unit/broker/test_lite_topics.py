@@ -65,7 +65,7 @@ def read(world: World, lite_topics: str, client: str = "c", group: str = "g") ->
     """A client reads lite topics of one letter each, and no others."""
     lite = world.core.lite
     found, new = lite.subscriptions.begin(ClientKey(group, PARENT, client), lite_topics, world.clock.steady_ms())
-    lite.look_at(found, new)
+    lite.record_waiting(found, new)
 
 
 def pop(world: World, client: str = "c", count: int = 32, group: str = "g") -> list[Message]:
@@ -117,11 +117,11 @@ def step(world: World) -> None:
 
 
 def state_of(world: World) -> object:
-    """All that the log tells of lite topics and of what is given out."""
+    """All that the log tells of lite topics and of what is delivered."""
     core = world.core
     return (
         sorted((queue.topic, queue.queue_id, queue.begin_offset, queue.max_offset) for queue in core.store.queues),
-        sorted(core.state.table.lines.members()),
+        sorted(core.state.table.message_group_queues.members()),
         sorted(
             (each.id, each.attempts, each.is_suspended) for group in "gh" for each in core.state.table.of_group(group)
         ),
@@ -133,7 +133,7 @@ def state_of(world: World) -> object:
     )
 
 
-def test_each_lite_topic_gives_out_one_message_at_a_time() -> None:
+def test_each_lite_topic_delivers_one_message_at_a_time() -> None:
     world = lite_world()
     send(world, "a1", "b1", "a2", "c1", "b2")
     read(world, "ab")
@@ -257,7 +257,7 @@ def test_two_clients_compete_and_two_groups_do_not() -> None:
     assert names_of(pop(world, "c")) == ["a1"]
 
 
-def test_a_client_that_is_not_known_is_told_so_and_one_that_was_idle_is_forgotten() -> None:
+def test_a_client_that_is_not_known_is_notified_so_and_one_that_was_idle_is_forgotten() -> None:
     world = lite_world()
     send(world, "a1")
     request = pb.PopRequest(group="g", topic=PARENT, queue_id=-1, max_messages=1, client_id="c", lite=True)
@@ -265,12 +265,12 @@ def test_a_client_that_is_not_known_is_told_so_and_one_that_was_idle_is_forgotte
     assert world.core.lite.pops.pop(request, 0).is_unknown_client
     read(world, "ab")
     assert (subscriptions.clients, len(subscriptions), subscriptions.ready) == (1, 3, 1)
-    told = Told(world, "c")
+    reported = Reported(world, "c")
     world.clock.advance(1000)
     now_ms = world.clock.steady_ms()
     assert subscriptions.end_idle(now_ms, now_ms) is False
     assert subscriptions.clients == 1
-    world.core.interests.cancel_all(told.subscriber)
+    world.core.interests.cancel_all(reported.subscriber)
     assert subscriptions.end_idle(now_ms, now_ms) is False
     assert subscriptions.clients == 1
     assert subscriptions.end_idle(now_ms + 1, now_ms + 1) is False
@@ -278,7 +278,7 @@ def test_a_client_that_is_not_known_is_told_so_and_one_that_was_idle_is_forgotte
     assert world.core.lite.pops.pop(request, 0).is_unknown_client
 
 
-class Told:
+class Reported:
     """A proxy that waits for clients, and what it is told."""
 
     def __init__(self, world: World, *clients: str) -> None:
@@ -297,34 +297,34 @@ def test_a_message_wakes_one_client_of_those_that_read_it_and_the_others_if_it_d
     world.core.lite.subscriptions.later = lambda _, call: later.append(call)
     for client in "cde":
         read(world, "a" if client != "e" else "b", client)
-    told = Told(world, "c", "d", "e")
+    reported = Reported(world, "c", "d", "e")
     send(world, "a1")
-    assert told.take() == {0: 1}
+    assert reported.take() == {0: 1}
     later.pop()()
-    assert told.take() == {1: 1}
+    assert reported.take() == {1: 1}
     (message,) = pop(world, "c")
     send(world, "a2")  # which waits for the first one
-    assert told.take() == {}
+    assert reported.take() == {}
     ack(world, message)
-    assert told.take() == {0: 1}
+    assert reported.take() == {0: 1}
     (message,) = pop(world, "d")
     later.pop()()
-    assert told.take() == {}
+    assert reported.take() == {}
     lapse(world)
-    assert told.take() == {1: 1}
+    assert reported.take() == {1: 1}
     assert later != []
 
 
-def test_new_subscriptions_are_told_of_what_waits_already() -> None:
+def test_new_subscriptions_are_notified_of_what_waits_already() -> None:
     world = lite_world()
     send(world, "a1", "b1")
     read(world, "")
-    told = Told(world, "c")
+    reported = Reported(world, "c")
     read(world, "ax")
-    assert told.take() == {0: 1}
+    assert reported.take() == {0: 1}
     assert names_of(pop(world)) == ["a1"]
     read(world, "xb")
-    assert told.take() == {0: 1}
+    assert reported.take() == {0: 1}
     assert names_of(pop(world)) == ["b1"]
     assert world.core.lite.subscriptions.groups_of(PARENT)["g"].count("a") == 0
 
@@ -364,11 +364,11 @@ def test_offsets_can_be_set_as_a_client_subscribes() -> None:
         (pb.LiteOffset(policy=pb.LITE_LAST), []),
     ]
     for option, expected in cases:
-        given_out = pop(world)  # what a client has at that moment is void
+        delivered = pop(world)  # what a client has at that moment is void
         core.lite_offsets.set("g", core.lite_offsets.wanted("g", PARENT, ["a", "x"], option))
         world.flush()
         if option.WhichOneof("kind") != "policy" or option.policy != pb.LITE_LAST:
-            assert all(code != Code.OK for code in world.ack("g", PARENT, *handles(given_out)))
+            assert all(code != Code.OK for code in world.ack("g", PARENT, *handles(delivered)))
         before = state_of(world)
         world.crash("process")
         core = world.core
@@ -377,11 +377,11 @@ def test_offsets_can_be_set_as_a_client_subscribes() -> None:
         assert take_all(world) == expected
 
 
-def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_told() -> None:
+def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_reported() -> None:
     world = lite_world(expiration_ms=DAY_MS)
     send(world, "a1", "a2", "b1")
     read(world, "ab")
-    told = Told(world, "c")
+    reported = Reported(world, "c")
     (message, _) = pop(world)
     lapse(world)
     world.clock.advance(DAY_MS // 2)
@@ -392,8 +392,8 @@ def test_a_lite_topic_ends_when_nothing_came_for_long_and_clients_are_told() -> 
     world.clock.advance(DAY_MS // 2)
     step(world)
     assert world.core.store.queues.lite_topics == 1
-    assert list(told.subscriber.lite_ends) == [(ClientKey("g", PARENT, "c"), "a")]
-    assert world.core.state.table.lines.has("g", names.lite_topic(PARENT, "a")) is False
+    assert list(reported.subscriber.lite_ends) == [(ClientKey("g", PARENT, "c"), "a")]
+    assert world.core.state.table.message_group_queues.has("g", names.lite_topic(PARENT, "a")) is False
     before = state_of(world)
     world.crash("power")
     assert state_of(world) == before
@@ -409,7 +409,7 @@ def test_a_lite_topic_whose_last_message_retention_took_costs_nothing_any_more_a
     world = lite_world()
     send(world, "a1")
     read(world, "a")
-    told = Told(world, "c")
+    reported = Reported(world, "c")
     ack(world, *pop(world))
     while not world.core.store.log.start_position:
         send(world, *("b1",) * 20)
@@ -420,10 +420,10 @@ def test_a_lite_topic_whose_last_message_retention_took_costs_nothing_any_more_a
     assert world.core.lite.emptied == 1
     assert world.core.state.merge_buffer.get("g", world.core.store.queues.of_topic("Sessions+b")[0]) is None
     assert world.core.store.queue("Sessions+a", 0) is None
-    assert list(told.subscriber.lite_ends) == []
-    told.take()
+    assert list(reported.subscriber.lite_ends) == []
+    reported.take()
     send(world, "a2")
-    assert told.take() == {0: 1}
+    assert reported.take() == {0: 1}
     assert names_of(pop(world)) == ["a2"]
 
 
@@ -484,7 +484,7 @@ def test_deleting_the_topic_ends_all_its_lite_topics() -> None:
     world.flush()
     core = world.core
     assert (core.store.queues.lite_topics, len(core.lite.subscriptions), core.state.merge_buffer.pairs) == (0, 0, 0)
-    assert len(core.state.table.lines) == 0
+    assert len(core.state.table.message_group_queues) == 0
     make_parent(world)
     core.cluster_changes.apply()
     send(world, "a3")
@@ -567,14 +567,14 @@ async def test_over_the_wire() -> None:
         stream = broker.channel.open(methods.NOTIFY)
         interest = pb.NotifyInterest(id=1, topic=PARENT, group="g", lite_client_id="c")
         await stream.send([interest])
-        (event,) = await _told(stream)
+        (event,) = await _reported(stream)
         assert (event.refused, event.unknown_client) == (True, True)
         sync = pb.SyncLiteRequest(group="g", topic=PARENT, client_id="c", action=pb.LITE_ADD, lite_topics=["a"])
         assert (await call(broker, methods.SYNC_LITE, sync)).unknown_client
         sync.action = pb.LITE_SET
         assert not (await call(broker, methods.SYNC_LITE, sync)).unknown_client
         await stream.send([interest])
-        (event,) = await _told(stream)
+        (event,) = await _reported(stream)
         assert (event.refused, event.waiting) == (False, 1)
         sync.action, sync.lite_topics[:] = pb.LITE_ADD, ["b"]
         sync.offset.policy = pb.LITE_MAX
@@ -584,7 +584,7 @@ async def test_over_the_wire() -> None:
         assert [Message.FromString(each).system_properties.queue_offset for each in answer.messages] == [0]
         ack_it = pb.AckRequest(group="g", topic=PARENT, receipt_handles=answer.handles)
         assert not (await call(broker, methods.ACK, ack_it)).results
-        (event,) = await _told(stream)  # of the second one
+        (event,) = await _reported(stream)  # of the second one
         assert event.waiting == 1
 
         stale = pb.SyncLiteRequest(
@@ -630,14 +630,14 @@ def _run(lite_topic: str, *, is_retry: bool = False, due_ms: tuple[int, ...] = (
     return MessageRun(PARENT, 0, [payload], [properties], [""], kind, due_ms, is_retry, lite_topic=lite_topic)
 
 
-async def _told(stream: Any) -> list[pb.NotifyEvent]:
+async def _reported(stream: Any) -> list[pb.NotifyEvent]:
     async with asyncio.timeout(5):
         events = await stream.receive()
     assert events is not None
     return list(events.events)
 
 
-def test_operators_see_what_is_given_out_and_what_waits_and_redrive_no_dead_letters() -> None:
+def test_operators_see_what_is_delivered_and_what_waits_and_redrive_no_dead_letters() -> None:
     world = lite_world(max_attempts=1)
     send(world, "a1", "a2", "b1")
     read(world, "ab")

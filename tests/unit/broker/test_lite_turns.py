@@ -19,7 +19,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, 
 from popwheel_rpc import methods
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns
 from tests.unit.broker.served_broker import running
-from tests.unit.broker.test_lite_topics import DAY_MS, PARENT, Told, lite_world, make_parent, send, state_of
+from tests.unit.broker.test_lite_topics import DAY_MS, PARENT, Reported, lite_world, make_parent, send, state_of
 from tests.unit.broker.world import OPTIONS, World, wire_message
 
 READERS = 20_000
@@ -65,23 +65,23 @@ def test_readers_that_poll_are_asked_in_doubling_numbers_until_one_takes_it() ->
     subscriptions = world.core.lite.subscriptions
     subscriptions.later = lambda _, call: later.append(call)
     with_readers(world, 3_000)
-    told = Told(world, *(f"c{number}" for number in range(3_000)))
+    reported = Reported(world, *(f"c{number}" for number in range(3_000)))
     send(world, "a1")
-    seen = [told.take()]
+    seen = [reported.take()]
     while later:
         (look,) = later
         later.clear()
         look()
-        seen.append(told.take())
+        seen.append(reported.take())
     counts = [len(each) for each in seen]
     assert (counts[:6], sum(counts)) == ([1, 1, 2, 4, 8, 16], 3_000)
     assert max(counts) < 1_000
     assert len({client for each in seen for client in each}) == 3_000
     send(world, "a2")
-    assert len(told.take()) == 1
+    assert len(reported.take()) == 1
     subscriptions.taken(subscriptions.groups_of(PARENT)["g"], "a")
     later.pop()()
-    assert (told.take(), later) == ({}, [])
+    assert (reported.take(), later) == ({}, [])
 
 
 async def test_a_message_for_many_groups_is_noted_for_some_at_a_time() -> None:
@@ -105,10 +105,10 @@ async def test_clients_that_are_idle_or_whose_topic_or_lite_topic_is_gone_go_som
     subscriptions = world.core.lite.subscriptions
     with_readers(world)
     send(world, "a1")
-    told = Told(world)
+    reported = Reported(world)
     world.clock.advance(2 * DAY_MS)
     with measured_turns() as turns:
-        steps = await until(lambda: len(told.subscriber.lite_ends) >= 10_000, lambda: world.core.lite.step(2**60))
+        steps = await until(lambda: len(reported.subscriber.lite_ends) >= 10_000, lambda: world.core.lite.step(2**60))
         assert steps >= 10_000 // 500
         await until(lambda: len(subscriptions) == READERS, lambda: world.core.lite.step(2**60))
     await asyncio.sleep(0)  # what is made in between is not measured
@@ -141,25 +141,25 @@ async def test_clients_that_are_idle_or_whose_topic_or_lite_topic_is_gone_go_som
 
 
 def test_a_client_counts_once_whatever_comes_and_goes() -> None:
-    told: list[ClientKey] = []
+    reported: list[ClientKey] = []
     waiting: set[ClientKey] = set()
-    subscriptions = LiteSubscriptions(1_000, told.append, waiting.__contains__)
+    subscriptions = LiteSubscriptions(1_000, reported.append, waiting.__contains__)
     keys = [ClientKey("g", PARENT, each) for each in "cde"]
     clients = [subscriptions.begin(each, "ab", 1)[0] for each in keys]
     group = subscriptions.groups_of(PARENT)["g"]
-    subscriptions.note(group, "a")
-    assert told == []
+    subscriptions.notify_one(group, "a")
+    assert reported == []
     for each in keys[:2]:
         waiting.add(each)
         subscriptions.polls(each, True)
         subscriptions.polls(each, True)
-    subscriptions.note(group, "a")
-    assert told == keys[:2]
+    subscriptions.notify_one(group, "a")
+    assert reported == keys[:2]
     subscriptions.polls(keys[0], False)
     subscriptions.remove(clients[1], "a")
-    told.clear()
-    subscriptions.note(group, "a")
-    assert (told, group.count("a"), group.ready_for(clients[0]), group.ready_for(clients[1])) == ([], 2, ["a"], [])
+    reported.clear()
+    subscriptions.notify_one(group, "a")
+    assert (reported, group.count("a"), group.ready_for(clients[0]), group.ready_for(clients[1])) == ([], 2, ["a"], [])
     for each in keys:
         subscriptions.end(each)
     assert (len(subscriptions), subscriptions.ready, subscriptions.clients) == (0, 0, 0)
@@ -177,7 +177,7 @@ def test_deleting_a_topic_of_many_lite_topics_takes_many_steps(crashes: bool) ->
     world.flush()
     world.delete_topic(PARENT)
     steps = 1
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         before = world.core.store.queues.lite_topics
         if before > cluster_changes._AT_ONCE_MAX:
             with pytest.raises(StatusError) as refused:
@@ -218,7 +218,7 @@ def test_deleting_a_topic_that_many_groups_have_read_takes_many_steps(monkeypatc
     buffer, queues = world.core.state.merge_buffer, world.core.store.queues
     assert (buffer.pairs, len(queues.retry_topics("t"))) == (80, 40)
     world.delete_topic("t")
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         pairs, retries = buffer.pairs, len(queues.retry_topics("t"))
         world.core.cluster_changes.apply()
         world.flush()
@@ -245,13 +245,13 @@ def test_deleting_a_group_of_many_retries_takes_many_steps(monkeypatch: pytest.M
     queues = world.core.store.queues
     assert len(queues.retry_topics_of_group("g")) == 10
     world.delete_group("g")
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         retries = len(queues.retry_topics_of_group("g"))
         world.core.cluster_changes.apply()
         world.flush()
         assert retries - len(queues.retry_topics_of_group("g")) <= 2 * (3 + 1)
     assert queues.retry_topics_of_group("g") == []
-    assert not world.core.names.knows_group("g")
+    assert not world.core.topic_registry.knows_group("g")
 
 
 async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
@@ -279,7 +279,7 @@ async def test_pages_of_lite_topics_are_in_order_and_read_no_others() -> None:
     assert answer.total == 4_999
 
 
-async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
+async def test_a_proxy_is_notified_of_many_ends_some_at_a_time() -> None:
     async with running() as broker:
         stream = broker.channel.open(methods.NOTIFY)
         await stream.send([pb.NotifyInterest(id=1, topic="t", group="g")])
@@ -287,18 +287,18 @@ async def test_a_proxy_is_told_of_many_ends_some_at_a_time() -> None:
         (subscriber,) = broker.app.core.interests.subscribers
         for number in range(1_200):
             subscriber.notify_end(ClientKey("g", PARENT, "c"), f"u{number}")
-        told: list[list[str]] = []
+        reported: list[list[str]] = []
         async with asyncio.timeout(5):
-            while sum(map(len, told)) < 1_200:
+            while sum(map(len, reported)) < 1_200:
                 events = await stream.receive()
                 assert events is not None
-                told.append([each.lite_topic for each in events.lite_ends])
-        assert [len(each) for each in told] == [500, 500, 200]
-        assert [each for some in told for each in some] == [f"u{number}" for number in range(1_200)]
+                reported.append([each.lite_topic for each in events.lite_ends])
+        assert [len(each) for each in reported] == [500, 500, 200]
+        assert [each for some in reported for each in some] == [f"u{number}" for number in range(1_200)]
         await stream.end()
 
 
-async def test_a_topic_that_is_being_taken_back_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_is_being_revoked_refuses_its_own_sends_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Put carries the sends of many topics: the others' go on."""
     monkeypatch.setattr(cluster_changes, "_AT_ONCE_MAX", 2)
     async with running() as broker:

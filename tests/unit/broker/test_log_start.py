@@ -124,7 +124,7 @@ async def test_a_log_that_has_lost_its_end_is_refused_with_nothing_changed() -> 
         assert member.disk.files() == before
 
 
-async def test_a_checkpoint_that_is_lost_is_missed_when_the_log_does_not_tell_it_all() -> None:
+async def test_a_checkpoint_that_is_lost_is_missed_when_the_log_does_not_report_it_all() -> None:
     async with group_of(1, **OPTIONS) as world:
         member = await world.lead(0)
         await fill(world)
@@ -184,7 +184,7 @@ async def test_a_queue_that_is_found_damaged_at_a_start_is_made_again(topic: str
 
 
 async def test_a_damaged_record_that_a_queue_leads_to_is_refused_with_nothing_changed() -> None:
-    """Nobody has it, so queues that were made again would lack it, too: they stay, and the log is not read in vain."""
+    """Nobody has it, so queues that were made again would lack it, too: they stay, and the log is not read."""
     async with group_of(1, **OPTIONS | {"retention": {"hours": 1}}) as world:
         member = await world.lead(0)
         await world.put(b"1")

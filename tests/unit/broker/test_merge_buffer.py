@@ -51,11 +51,11 @@ def test_after_its_stay_it_is_let_go() -> None:
     progress = buffer.of("g", queue_of())
     pop(buffer, progress, 1, now_ms=0)
     pop(buffer, progress, 2, now_ms=5000)
-    buffer.let_go(9999)
+    buffer.evict(9999)
     assert progress.committed == 0
-    buffer.let_go(10_000)
+    buffer.evict(10_000)
     assert (progress.committed, len(buffer)) == (2, 1)
-    buffer.let_go(15_000)
+    buffer.evict(15_000)
     assert (progress.committed, len(buffer)) == (4, 0)
 
 
@@ -102,7 +102,7 @@ def test_what_is_forgotten_holds_nothing_up() -> None:
     assert (len(buffer), {progress.group for progress in buffer}) == (2, {"h"})
     buffer.forget_queues([one])
     assert [(progress.group, progress.queue.topic) for progress in buffer] == [("h", "u")]
-    buffer.let_go(1 << 40)
+    buffer.evict(1 << 40)
     assert len(buffer) == 0
 
 
@@ -144,7 +144,7 @@ def test_the_committed_offset_only_moves_on(data: st.DataObject, limit: int, sta
             buffer.skipped(progress, progress.next_offset + data.draw(st.integers(0, 5)))
         else:
             now_ms += data.draw(st.integers(0, 30))
-            buffer.let_go(now_ms)
+            buffer.evict(now_ms)
         assert committed <= progress.committed <= progress.next_offset
         assert len(buffer) <= limit
         holding = [each for each in made if each.open_bits and each.start_offset >= progress.committed]
@@ -213,7 +213,7 @@ def test_no_group_takes_all_progress_there_may_be() -> None:
     assert buffer.has_room(buffer.of("fourth", queues[0])) is True
 
 
-def test_what_changes_is_told_once_with_its_last_value() -> None:
+def test_what_changes_is_reported_once_with_its_last_value() -> None:
     buffer = MergeBuffer(10_000, 100, 1000)
     one, other = queue_of(topic="t"), queue_of(topic="u")
     buffer.restore("g", one, 3, 4)

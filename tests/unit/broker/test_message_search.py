@@ -19,7 +19,7 @@ EVER_MS = 1 << 62
 def found(
     world: World, message_id: str, group: str = "", since_ms: int = 0, until_ms: int = EVER_MS
 ) -> list[StoredRecord]:
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     wanted = Wanted("t", message_id, group, since_ms, until_ms)
     place: SearchPlace | None = SearchPlace()
     records: list[StoredRecord] = []
@@ -32,7 +32,7 @@ def found(
 
 
 def held(world: World, stored: StoredRecord, group: str = "") -> dict[str, str]:
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     said = {name: "waits" if waits else "done" for name, waits in search.readers(stored, group).items()}
     begin: int | None = 0
     while begin is not None:
@@ -66,7 +66,7 @@ def test_only_what_was_stored_meanwhile_is_looked_at() -> None:
     assert found(world, b"later".hex(), until_ms=between_ms) == []
 
 
-def test_the_groups_that_have_it_are_told() -> None:
+def test_the_groups_that_have_it_are_reported() -> None:
     world = world_of()
     for group in ("h", "i", "unread"):
         world.add_group(group, 3)
@@ -120,7 +120,7 @@ def test_many_deliveries_are_gone_through_some_at_a_time(monkeypatch: pytest.Mon
         world.put("t", b"%d" % number)
         world.pop("h", "t", 1)
     shown = [handle for _ in range(10) for handle in handles(world.pop("g", "t", 1))]
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     (stored,) = found(world, b"3".hex())
     met, begin = search.holdings([stored], "", 0)
     assert begin is not None
@@ -157,7 +157,7 @@ def test_all_with_a_key_are_found_once_within_the_time_and_no_others(
             looked_through += 1
             if "a" in keys:
                 expected.append(b"%d" % number)
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     wanted = Wanted("t", "", "", since_ms, until_ms, "a")
     place: SearchPlace | None = SearchPlace()
     bodies: list[bytes] = []
@@ -179,14 +179,14 @@ def test_what_cannot_be_read_is_counted() -> None:
         world.put("t", b"%d" % number, keys=["a"])
     (damaged,) = found(world, b"7".hex())
     world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     looked = search.step(Wanted("t", "", "", 0, EVER_MS, "a"), SearchPlace())
     assert (len(looked.found), looked.messages, looked.unreadable) == (19, 20, 1)
 
 
 def test_copies_with_the_key_are_not_looked_for() -> None:
     world = world_with_a_dead_letter()
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     place: SearchPlace | None = SearchPlace()
     topics = set()
     while place is not None:
@@ -206,7 +206,7 @@ def test_more_matches_than_a_step_decodes_are_found_by_the_next(
         world.put("t", b"%d" % number, keys=["other"] if number % 3 == 2 else ["a"])
     (damaged,) = found(world, damaged_body.hex())
     world.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (damaged.position + 80))
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     place: SearchPlace | None = SearchPlace()
     bodies: list[bytes] = []
     messages = unreadable = 0

@@ -51,7 +51,7 @@ class World:
 
     def put(self, *records: Record) -> None:
         appended = self.store.put(records)
-        self.store.confirm(appended.end_position)
+        self.store.commit(appended.end_position)
 
     def put_all(self, puts: list[tuple[tuple[str, int], int]]) -> None:
         for number, ((topic, queue_id), size) in enumerate(puts):
@@ -100,10 +100,10 @@ def test_only_what_is_confirmed_is_readable() -> None:
     assert (list(first.queue_offsets), list(second.queue_offsets)) == ([0, 0], [1])
     assert (world.arrived, world.store.next_offset("a", 0)) == ([], 2)
     assert world.contents() == {("a", 0): (0, 0, []), ("b", 0): (0, 0, [])}
-    world.store.confirm(first.end_position)
+    world.store.commit(first.end_position)
     assert world.arrived == [("a", 0, hash_tag("x")), ("b", 0, 0)]
     assert world.contents() == {("a", 0): (0, 1, [(0, b"1")]), ("b", 0): (0, 1, [(0, b"2")])}
-    world.store.confirm(second.end_position)
+    world.store.commit(second.end_position)
     assert world.contents()[("a", 0)] == (0, 2, [(0, b"1"), (1, b"3")])
 
 
@@ -134,8 +134,8 @@ def test_runs_are_stored_as_their_messages_would_be_one_by_one(batches: list[lis
         firsts = [sum(map(len, records[:index])) for index in range(len(records))]
         assert list(put.queue_offsets) == [one_by_one.queue_offsets[first] for first in firsts]
         assert put.end_position == one_by_one.end_position
-        together.store.confirm(put.end_position)
-        single.store.confirm(put.end_position)
+        together.store.commit(put.end_position)
+        single.store.commit(put.end_position)
     assert together.contents() == single.contents()
     assert together.arrived == single.arrived
     assert together.disk.files() == single.disk.files()

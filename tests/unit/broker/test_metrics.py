@@ -18,7 +18,7 @@ def named(broker: Broker, label: str) -> set[str]:
 
 
 async def use(broker: Broker) -> None:
-    """Put four messages, and have one of each kind: acked, dead, given out, waiting."""
+    """Put four messages, and have one of each kind: acked, dead, delivered, waiting."""
     for number in range(4):
         await broker.put(b"%d" % number)
     acked, dead, _ = await broker.pop(3)
@@ -107,8 +107,8 @@ async def test_retry_and_dead_letter_topics_are_known_with_what_they_are_made_of
     async with running() as broker:
         core = broker.app.core
         made_of_them = (names.retry_topic("g", "t"), names.dead_letter_topic("g"))
-        assert all(map(core.names.knows_topic, made_of_them))
+        assert all(map(core.topic_registry.knows_topic, made_of_them))
         others = (names.retry_topic("g", "x"), names.retry_topic("x", "t"), names.dead_letter_topic("x"))
-        assert not any(map(core.names.knows_topic, (*others, names.RETRY_PREFIX, "x")))
+        assert not any(map(core.topic_registry.knows_topic, (*others, names.RETRY_PREFIX, "x")))
         await publish(broker, ClusterUpdate(version=2, deleted_groups=["g"]))
-        assert not any(map(core.names.knows_topic, made_of_them))
+        assert not any(map(core.topic_registry.knows_topic, made_of_them))

@@ -31,10 +31,10 @@ async def listed(broker: Broker, *, groups: bool = False, after: str = "", limit
     return await broker.channel.call(methods.NAME_LIST, request)
 
 
-async def hear(broker: Broker, update: ClusterUpdate) -> None:
+async def learn(broker: Broker, update: ClusterUpdate) -> None:
     """The controller tells it, and it stands in the log."""
     await broker.controller.updates.put(update)
-    names = broker.app.core.names
+    names = broker.app.core.topic_registry
     async with asyncio.timeout(5):
         while broker.app.view.version != update.version or names.has_pending_changes or names.has_unwritten_settings:
             await asyncio.sleep(0)
@@ -49,10 +49,10 @@ FIFO = Topic(name="a", type=TopicType.FIFO, queues=4, message_group_queues=2, id
 SLOW = Group(name="slow", max_attempts=9, fifo=True, backoff_ms=[5, 7], paused_ms=11, id=3)
 
 
-async def test_ids_settings_and_queues_are_told_page_by_page() -> None:
+async def test_ids_settings_and_queues_are_reported_page_by_page() -> None:
     async with running() as broker:
-        await hear(broker, ClusterUpdate(version=2, topics=[FIFO]))
-        await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
+        await learn(broker, ClusterUpdate(version=2, topics=[FIFO]))
+        await learn(broker, ClusterUpdate(version=3, groups=[SLOW]))
         await broker.put(b"1", queue_id=1)
         first = await listed(broker, limit=1)
         assert first.next == "a"
@@ -82,25 +82,28 @@ async def test_a_change_of_settings_is_written_down_and_outlives_a_restart() -> 
     async with running(disk, clock=clock) as broker:
         broker.controller.snapshot.topics[0].queues = 2
         await change(broker, topics=[Topic(name="t", queues=5, type=TopicType.MIXED, id=1)])
-        await hear(broker, ClusterUpdate(version=3, groups=[Group(name="g", max_attempts=4, id=1)]))
+        await learn(broker, ClusterUpdate(version=3, groups=[Group(name="g", max_attempts=4, id=1)]))
         assert Topic.FromString((await listed(broker)).names[0].settings).queues == 5
     async with running(disk, clock=clock) as broker:  # its controller tells the older settings, which count again
         async with asyncio.timeout(5):
-            while broker.app.core.names.has_unwritten_settings or broker.app.core.names.has_pending_changes:
+            while (
+                broker.app.core.topic_registry.has_unwritten_settings
+                or broker.app.core.topic_registry.has_pending_changes
+            ):
                 await asyncio.sleep(0)
         assert Topic.FromString((await listed(broker)).names[0].settings) == Topic(queues=2)
 
 
 async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes_on_when_it_is_back() -> None:
-    """Ids of the state that was lost are told as former ones, of groups, too, and what was heard of it (S1)."""
+    """Ids of the state that was lost are told as former ones, of groups, too, and what was learned of it (S1)."""
     disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
     async with running(disk, clock=clock) as broker:
-        await hear(broker, ClusterUpdate(version=2, topics=[FIFO]))
+        await learn(broker, ClusterUpdate(version=2, topics=[FIFO]))
         await broker.put(b"1", b"2".decode())
         await broker.put(b"2")
         (first,) = await broker.pop(1)
         assert await broker.ack(first) == [Code.OK]
-        await hear(broker, whole(ANEW))
+        await learn(broker, whole(ANEW))
         for groups, names in ((False, {"a": [2], "t": [1]}), (True, {"g": [1]})):
             found = await listed(broker, groups=groups)
             assert {each.name: list(each.ids) for each in found.names} == names
@@ -111,21 +114,21 @@ async def test_when_the_controllers_lose_their_state_all_is_known_still_and_goes
     async with running(disk, clock=clock) as broker:
         broker.controller.updates = controller.updates
         back = whole(BACK, Topic(name="t", queues=2, id=1), FIFO, groups=(Group(name="g", max_attempts=2, id=1),))
-        await hear(broker, back)
-        assert dict(broker.app.core.names.topic_ids) == {"a": 2, "t": 1}
-        assert dict(broker.app.core.names.group_ids) == {"g": 1}
+        await learn(broker, back)
+        assert dict(broker.app.core.topic_registry.topic_ids) == {"a": 2, "t": 1}
+        assert dict(broker.app.core.topic_registry.group_ids) == {"g": 1}
         assert len(await broker.pop()) == 1
         found = await listed(broker)
         assert [list(each.ids) for each in found.names] == [[2], [1]]
 
 
-async def test_settings_of_before_are_told_of_what_was_made_again_since() -> None:
+async def test_settings_of_before_are_notified_of_what_was_made_again_since() -> None:
     disk, clock = MemoryDisk(random.Random(0), 1 << 30), ManualClock()
     async with running(disk, clock=clock) as broker:
-        await hear(broker, ClusterUpdate(version=3, groups=[SLOW]))
-        await hear(broker, whole(ANEW))
+        await learn(broker, ClusterUpdate(version=3, groups=[SLOW]))
+        await learn(broker, whole(ANEW))
         made = Group(name="slow", max_attempts=16, id=ANEW + 1)
-        await hear(broker, ClusterUpdate(version=ANEW + 1, groups=[made]))
+        await learn(broker, ClusterUpdate(version=ANEW + 1, groups=[made]))
         broker.controller.snapshot = whole(ANEW + 1, groups=(made,))
         controller = broker.controller
     for again in (False, True):
@@ -149,7 +152,7 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
     view = ClusterView()
     names = TopicRegistry(view)
     topics = [Topic(name=f"t{number}", queues=number + 1, id=number + 1) for number in range(600)]
-    names_in_log.note(names, Names({each.name: each.id for each in topics}, {}, 600))
+    names_in_log.record(names, Names({each.name: each.id for each in topics}, {}, 600))
     update = whole(600, *topics)
     names.stage(update)
     view.apply(update)
@@ -160,14 +163,14 @@ def test_settings_that_an_older_release_did_not_write_are_written_down_some_at_a
     while names.has_unwritten_settings:
         some = names.unwritten_settings()
         if some is not None:
-            names_in_log.note(names, some)
+            names_in_log.record(names, some)
             written.append(len(some.topic_settings))
     assert written == [250, 250, 100]
     assert names.topic_settings.known == {each.name: written_settings(each) for each in topics}
 
 
-def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_told_anew() -> None:
-    """A master before had heard of other settings, and the controllers were set back since."""
+def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not_reported_anew() -> None:
+    """A master before had learned of other settings, and the controllers were set back since."""
     view = ClusterView()
     names = TopicRegistry(view)
     topic = Topic(name="t", queues=2, id=1)
@@ -176,9 +179,9 @@ def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not
         view.apply(each)
         names.view_changed(each)
         newer = written_settings(Topic(queues=9))
-        names_in_log.note(names, Names({"t": 1}, topic_settings={"t": newer}))
+        names_in_log.record(names, Names({"t": 1}, topic_settings={"t": newer}))
         assert names.unwritten_settings() == Names(topic_settings={"t": written_settings(topic)})
-    names_in_log.note(names, Names({"t": 1}, topic_settings={"t": written_settings(topic)}))
+    names_in_log.record(names, Names({"t": 1}, topic_settings={"t": written_settings(topic)}))
     assert not names.has_unwritten_settings
     names_in_log.forget_topic(names, "t")
     assert names.topic_settings.known == {}
@@ -187,7 +190,9 @@ def test_what_a_log_has_otherwise_than_the_view_is_written_down_though_it_is_not
 async def test_many_names_are_listed_in_short_turns() -> None:
     async with running() as broker:
         core = broker.app.core
-        names_in_log.note(core.names, Names({f"t-{number:06}": number for number in range(1, 50_000)}, {}, 1))
+        names_in_log.record(
+            core.topic_registry, Names({f"t-{number:06}": number for number in range(1, 50_000)}, {}, 1)
+        )
         server = NameServer(core, SystemClock())
         call = None
         with measured_turns() as turns:

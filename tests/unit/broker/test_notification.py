@@ -40,12 +40,12 @@ class Proxy:
         self.interests.add(Interest(identity, self.subscriber, topic, group, wanted))
 
     def take(self) -> dict[int, int]:
-        told, refused = self.subscriber.take()
+        reported, refused = self.subscriber.take()
         assert not refused
-        return dict(told)
+        return dict(reported)
 
 
-def test_as_many_are_told_as_have_arrived_and_it_is_woken_once() -> None:
+def test_as_many_are_reported_as_have_arrived_and_it_is_woken_once() -> None:
     interests = Interests(10, 1 << 20)
     proxy = Proxy(interests)
     proxy.add(1)
@@ -76,7 +76,7 @@ def test_the_retry_topic_wakes_its_group_whatever_the_filter() -> None:
     assert proxy.take() == {1: 1}
 
 
-def test_what_is_cancelled_is_not_told_any_more() -> None:
+def test_what_is_cancelled_is_not_reported_any_more() -> None:
     interests = Interests(10, 1 << 20)
     proxy, other = Proxy(interests), Proxy(interests)
     for each in (proxy, other):
@@ -118,7 +118,7 @@ def test_no_more_than_allowed() -> None:
     assert interests.refused == 1
 
 
-def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
+def test_a_refusal_is_reported_once_unless_it_was_registered_after_all() -> None:
     interests = Interests(1, 1 << 20)
     proxy = Proxy(interests)
     proxy.subscriber.refuse(7)
@@ -131,7 +131,7 @@ def test_a_refusal_is_told_once_unless_it_was_registered_after_all() -> None:
 def test_many_interests_of_a_proxy_that_has_gone_end_some_at_a_time() -> None:
     interests = Interests(10_000, 1 << 20)
     later: list[Callable[[], None]] = []
-    interests.take_turns(lambda _, call: later.append(call), lambda interest: 0)
+    interests.start_rotation(lambda _, call: later.append(call), lambda interest: 0)
     gone, stays = Subscriber(lambda: None), Subscriber(lambda: None)
     for subscriber in (gone, stays):
         interests.subscribers[subscriber] = None
@@ -151,7 +151,7 @@ def test_many_interests_of_a_proxy_that_has_gone_end_some_at_a_time() -> None:
 def test_interests_of_clients_with_many_lite_topics_end_few_at_a_time() -> None:
     interests = Interests(10_000, 1 << 20)
     later: list[Callable[[], None]] = []
-    interests.take_turns(lambda _, call: later.append(call), lambda interest: 0)
+    interests.start_rotation(lambda _, call: later.append(call), lambda interest: 0)
     looks: list[int] = []
 
     def on_client(key: ClientKey, is_waiting: bool) -> int:

@@ -45,7 +45,7 @@ async def change(broker: Broker, **what: object) -> None:
         await asyncio.sleep(0)
 
 
-TOLD = (1, "t", "g")
+REPORTED = (1, "t", "g")
 
 
 async def test_what_is_one_interest_too_many_is_refused_alone() -> None:
@@ -74,8 +74,8 @@ async def test_a_bad_filter_is_refused_alone() -> None:
         assert await events(stream) == {1: 1}
 
 
-async def test_a_message_that_is_released_or_comes_due_is_told_of() -> None:
-    async with running() as broker, registered(broker, TOLD) as stream, asyncio.timeout(5):
+async def test_a_message_that_is_released_or_comes_due_is_notified_of() -> None:
+    async with running() as broker, registered(broker, REPORTED) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0}
         for attempted in (False, True):
             await broker.put(b"1")
@@ -102,24 +102,24 @@ async def test_a_message_that_is_released_or_comes_due_is_told_of() -> None:
                 await silence(stream)  # it was the last attempt
 
 
-async def test_an_offset_that_is_set_back_is_told_of() -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "t", "h"), (3, "u", "g")) as stream:
+async def test_an_offset_that_is_set_back_is_notified_of() -> None:
+    async with running() as broker, registered(broker, REPORTED, (2, "t", "h"), (3, "u", "g")) as stream:
         async with asyncio.timeout(5):
             assert await events(stream) == {1: 0, 2: 0, 3: 0}
             for number in range(10):
                 await broker.put(b"%d" % number)
                 assert await events(stream) == {1: 1, 2: 1}
-            for offset, told in ((10, 0), (4, 6), (4, 6), (10, 0)):
+            for offset, reported in ((10, 0), (4, 6), (4, 6), (10, 0)):
                 request = pb.UpdateOffsetRequest(group="g", topic="t", queue_id=0, offset=offset)
                 await broker.channel.call(methods.UPDATE_OFFSET, request)
-                if told:
-                    assert await events(stream) == {1: told}
+                if reported:
+                    assert await events(stream) == {1: reported}
                 else:
                     await silence(stream)
 
 
-async def test_records_that_are_mended_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
+async def test_records_that_are_mended_are_notified_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as broker, registered(broker, REPORTED, (2, "u", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         await broker.put(b"a body to be found")
         assert await events(stream) == {1: 1}
@@ -144,10 +144,10 @@ async def test_records_that_are_mended_are_told_of(monkeypatch: pytest.MonkeyPat
         assert len(await broker.pop()) == 1
 
 
-async def test_what_was_mended_while_the_device_refused_a_read_is_told_of_later(
+async def test_what_was_mended_while_the_device_refused_a_read_is_notified_of_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "u", "g")) as stream, asyncio.timeout(5):
+    async with running() as broker, registered(broker, REPORTED, (2, "u", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         await broker.put(b"a body to be found")
         assert await events(stream) == {1: 1}
@@ -173,7 +173,7 @@ def refuse(interest: Interest) -> int:
     raise OSError("the device refuses")
 
 
-async def test_what_a_bounded_look_did_not_reach_is_told_with_its_answer() -> None:
+async def test_what_a_bounded_look_did_not_reach_is_reported_with_its_answer() -> None:
     options = BrokerOptions(pop=PopOptions(scan_entries_max=16))
     async with running(options=options) as broker:
         for number in range(40):
@@ -186,8 +186,8 @@ async def test_what_a_bounded_look_did_not_reach_is_told_with_its_answer() -> No
         assert [(len(look.messages), look.waiting) for look in looks] == [(0, 1), (0, 1), (1, 0), (0, 0)]
 
 
-async def test_a_group_that_is_made_again_is_told_of_what_it_begins_with() -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "t", "h")) as stream, asyncio.timeout(5):
+async def test_a_group_that_is_made_again_is_notified_of_what_it_begins_with() -> None:
+    async with running() as broker, registered(broker, REPORTED, (2, "t", "h")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
         for number in range(3):
             await broker.put(b"%d" % number)
@@ -204,8 +204,8 @@ async def test_a_group_that_is_made_again_is_told_of_what_it_begins_with() -> No
         await silence(stream)  # settings hide and show nothing
 
 
-async def test_a_topic_that_is_made_again_is_told_of_when_something_comes() -> None:
-    async with running() as broker, registered(broker, TOLD) as stream, asyncio.timeout(5):
+async def test_a_topic_that_is_made_again_is_notified_of_when_something_comes() -> None:
+    async with running() as broker, registered(broker, REPORTED) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0}
         await broker.put(b"1")
         assert await events(stream) == {1: 1}
@@ -217,10 +217,10 @@ async def test_a_topic_that_is_made_again_is_told_of_when_something_comes() -> N
         assert len(await broker.pop()) == 1
 
 
-async def test_messages_of_queues_that_were_not_known_to_be_there_are_told_of() -> None:
-    async with running() as broker, registered(broker, TOLD, (2, "new", "g")) as stream, asyncio.timeout(5):
+async def test_messages_of_queues_that_were_not_known_to_be_there_are_notified_of() -> None:
+    async with running() as broker, registered(broker, REPORTED, (2, "new", "g")) as stream, asyncio.timeout(5):
         assert await events(stream) == {1: 0, 2: 0}
-        await broker.put(b"1", queue_id=3)  # a proxy has heard of four queues already
+        await broker.put(b"1", queue_id=3)  # a proxy has learned of four queues already
         assert await events(stream) == {1: 1}
         assert await broker.pop() == []
         await change(broker, topics=[Topic(name="t", queues=4, id=1)])
@@ -236,7 +236,7 @@ async def test_messages_of_queues_that_were_not_known_to_be_there_are_told_of() 
 
 
 @pytest.mark.parametrize("of", ["group", "topic"])
-async def test_what_is_paused_is_told_of_nothing_until_it_is_resumed(of: str) -> None:
+async def test_what_is_paused_is_notified_of_nothing_until_it_is_resumed(of: str) -> None:
     """Nor is anything popped; a resume tells what came meanwhile."""
     async with running() as broker:
         await change(broker, topics=[Topic(name="t", queues=1, id=5)], groups=[Group(name="g", max_attempts=3, id=6)])

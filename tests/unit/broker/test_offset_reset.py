@@ -39,7 +39,7 @@ def test_what_was_acknowledged_comes_again(crashes: bool) -> None:
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_what_is_given_out_is_taken_back(crashes: bool) -> None:
+def test_what_is_delivered_is_revoked(crashes: bool) -> None:
     world = world_with(3)
     given = world.pop("g", "t")
     assert reset(world, 2).in_flight == 3
@@ -53,7 +53,7 @@ def test_what_is_given_out_is_taken_back(crashes: bool) -> None:
 
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("ends", ["reset", "expiry", "deleted topic"])
-def test_what_was_taken_back_is_acknowledged_by_no_second_try(ends: str, crashes: bool) -> None:
+def test_what_was_revoked_is_acknowledged_by_no_second_try(ends: str, crashes: bool) -> None:
     """The log tells what a client was done with from what left its delivery otherwise (P7, S6)."""
     world = world_with(2)
     given = handles(world.pop("g", "t"))
@@ -155,7 +155,7 @@ def test_nothing_changes_on_a_full_disk() -> None:
 
 
 @pytest.fixture
-def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
+def much_delivered(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world in which 70 deliveries are many: 40 go at once, and 20 by a step."""
     for module in (offset_reset, cluster_changes):
         monkeypatch.setattr(module, "_AT_ONCE_MAX", 40)
@@ -163,13 +163,13 @@ def much_given_out(monkeypatch: pytest.MonkeyPatch) -> World:
     return world_with(70)
 
 
-def given_out(world: World) -> list[str]:
+def delivered(world: World) -> list[str]:
     return [handle for _ in range(70) for handle in handles(world.pop("g", "t", 1))]
 
 
-def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_at_once(much_given_out: World) -> None:
-    world = much_given_out
-    shown = given_out(world)
+def test_what_is_delivered_at_large_is_revoked_some_at_a_time_and_is_nobodys_at_once(much_delivered: World) -> None:
+    world = much_delivered
+    shown = delivered(world)
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 60})
     core.offset_reset.begin(plan)
@@ -185,7 +185,7 @@ def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_
     assert len(core.state.table) == 69
     assert core.store.queue(names.retry_topic("g", "t"), 0) is None, "nothing of it comes again"
     steps = 1
-    while core.offset_reset.go_on(plan):
+    while core.offset_reset.revoke_some(plan):
         steps += 1
     core.offset_reset.end(plan)
     assert (len(core.state.table), steps) == (0, 4)
@@ -195,13 +195,13 @@ def test_what_is_given_out_at_large_is_taken_back_some_at_a_time_and_is_nobodys_
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World, crashes: bool) -> None:
-    world = much_given_out
-    shown = given_out(world)
+def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_delivered: World, crashes: bool) -> None:
+    world = much_delivered
+    shown = delivered(world)
     core = world.core
     plan = core.offset_reset.plan("g", "t", {core.store.queues["t", 0]: 70})
     core.offset_reset.begin(plan)
-    core.offset_reset.go_on(plan)
+    core.offset_reset.revoke_some(plan)
     if crashes:
         world.flush()
         world.crash("process")
@@ -216,9 +216,9 @@ def test_one_that_is_cut_off_leaves_the_rest_to_come_again(much_given_out: World
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out: World, crashes: bool) -> None:
-    world = much_given_out
-    given_out(world)
+def test_a_group_goes_some_at_a_time_with_what_is_delivered_to_it(much_delivered: World, crashes: bool) -> None:
+    world = much_delivered
+    delivered(world)
     world.delete_group("g")
     assert len(world.core.state.table) == 50
     with pytest.raises(StatusError, match=r"are being (revoked|dropped)"):
@@ -227,7 +227,7 @@ def test_a_group_goes_some_at_a_time_with_what_is_given_out_to_it(much_given_out
         world.flush()
         world.crash("process")
     world.add_group("g", 3)
-    while world.core.names.can_apply_changes:
+    while world.core.topic_registry.can_apply_changes:
         world.core.cluster_changes.apply()
     assert len(world.core.state.table) == 0
     world.flush()
@@ -253,7 +253,7 @@ def world_with_queues(fifo: bool = False) -> World:
 
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_one_queue_alone_is_reset_and_what_is_given_out_of_it_taken_back(fifo: bool, crashes: bool) -> None:
+def test_one_queue_alone_is_reset_and_what_is_delivered_of_it_revoked(fifo: bool, crashes: bool) -> None:
     world = world_with_queues(fifo)
     given = {0: list[str](), 1: list[str]()}
     while messages := world.pop("g", "t"):
@@ -289,7 +289,7 @@ def test_retries_stay_where_one_queue_alone_is_reset(crashes: bool) -> None:
     assert sorted(again) == [b"of 0", b"of 0", b"of 1", b"of 1"]
 
 
-def test_while_one_queue_is_taken_back_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_one_queue_is_revoked_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_reset, "_AT_ONCE_MAX", 0)
     world = world_with_queues()
     by_queue = {0: list[str](), 1: list[str]()}
@@ -301,7 +301,7 @@ def test_while_one_queue_is_taken_back_the_others_are_not(monkeypatch: pytest.Mo
     core.offset_reset.begin(plan)
     assert world.ack("g", "t", by_queue[0][0]) == [Code.INVALID_RECEIPT_HANDLE]
     assert world.ack("g", "t", by_queue[1][0]) == [Code.OK]
-    while core.offset_reset.go_on(plan):
+    while core.offset_reset.revoke_some(plan):
         pass
     core.offset_reset.end(plan)
     assert world.ack("g", "t", by_queue[1][1]) == [Code.OK]

@@ -34,7 +34,7 @@ def test_a_group_that_has_read_nothing_lags_behind_nothing() -> None:
     assert found(world) == {}
 
 
-def test_what_waits_and_what_is_given_out_both_count_until_they_are_acknowledged() -> None:
+def test_what_waits_and_what_is_delivered_both_count_until_they_are_acknowledged() -> None:
     world = world_of()
     put_one_a_second(world, 3)
     (taken,) = handles(world.pop("g", "t", 1))
@@ -74,7 +74,7 @@ def test_what_comes_again_counts_from_its_place_in_the_retry_topic() -> None:
 
 def test_topics_without_a_queue_are_steps_of_a_round() -> None:
     world = world_of()
-    world.core.names.readers.record({f"g{number}": ["empty"] for number in range(1000)})
+    world.core.topic_registry.readers.record({f"g{number}": ["empty"] for number in range(1000)})
     put_one_a_second(world, 1)
     world.pop("g", "t", 1)
     steps = 1
@@ -122,7 +122,7 @@ def test_ages_are_shown_and_not_of_what_was_deleted() -> None:
     assert 'latency{consumer_group="g"' not in metrics(world)
 
 
-def test_a_message_that_was_given_out_first_is_counted_by_how_long_it_waited() -> None:
+def test_a_message_that_was_delivered_first_is_counted_by_how_long_it_waited() -> None:
     world = world_of()
     put_one_a_second(world, 3)
     world.pop("g", "t")

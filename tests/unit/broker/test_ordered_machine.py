@@ -1,6 +1,6 @@
 """Ordered pops against a simple model, through crashes and power losses: each line in its order, nothing lost (P1, P6).
 
-The model keeps each line as a list. Its head may be given out; what is not the head never comes.
+The model keeps each line as a list. Its head may be delivered; what is not the head never comes.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from tests.unit.broker.world import World
 LINES = ("a", "b", "c", "")
 QUEUES = 2
 ATTEMPTS_MAX = 3
-HELD_MAX = 24
+BLOCKED_MAX = 24
 
 
 @dataclass
@@ -44,7 +44,7 @@ class OrderedMachine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         options = BrokerOptions(
             log=LogOptions(segment_bytes=65_536, index_entries_max=16, queue_entries_in_memory=4),
-            pop=PopOptions(buffer_deliveries_max=5, rewrite_after_records=16, held_messages_max=HELD_MAX),
+            pop=PopOptions(buffer_deliveries_max=5, rewrite_after_records=16, held_messages_max=BLOCKED_MAX),
         )
         self.world = World(seed, options)
         self.world.add_topic("t", QUEUES)
@@ -67,7 +67,7 @@ class OrderedMachine(RuleBasedStateMachine):
             self.lines.setdefault(line or f"-{self.number}", Line()).messages.append(Waiting(body))
 
     def heads(self) -> dict[bytes, Waiting]:
-        """What a pop may give out."""
+        """What a pop may deliver."""
         return {
             line.messages[0].body: line.messages[0]
             for line in self.lines.values()
@@ -105,9 +105,9 @@ class OrderedMachine(RuleBasedStateMachine):
             if len(self.handles) == before:
                 break
         left = self.heads()
-        held = self.world.core.state.table.lines.blocked.total
-        assert not left or held * 2 >= HELD_MAX - 2, f"{sorted(left)} do not come, and only {held} are held (L1)"
-        if not self.world.core.state.table.lines.paused:
+        held = self.world.core.state.table.message_group_queues.blocked.total
+        assert not left or held * 2 >= BLOCKED_MAX - 2, f"{sorted(left)} do not come, and only {held} are held (L1)"
+        if not self.world.core.state.table.message_group_queues.paused:
             assert not left
             assert self.world.core.pops.waiting("g", "t", None) == 0
 
@@ -177,12 +177,12 @@ class OrderedMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["process", "power"]))
     def crash(self, kind: CrashKind) -> None:
         self.world.flush()
-        lines = sorted(self.world.core.state.table.lines.members())
-        blocked_of = dict(self.world.core.state.table.lines.blocked_of)
+        lines = sorted(self.world.core.state.table.message_group_queues.members())
+        blocked_of = dict(self.world.core.state.table.message_group_queues.blocked_of)
         self.world.crash(kind)
         table = self.world.core.state.table
-        assert sorted(table.lines.members()) == lines, "S6"
-        assert table.lines.blocked_of == blocked_of, "S6"
+        assert sorted(table.message_group_queues.members()) == lines, "S6"
+        assert table.message_group_queues.blocked_of == blocked_of, "S6"
         self.world.deliveries()
 
     @invariant()
@@ -190,12 +190,12 @@ class OrderedMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         table = self.world.core.state.table
-        given_out = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
-        assert table.open_messages == given_out
+        delivered = sum(bool(each.handle) for line in self.lines.values() for each in line.messages)
+        assert table.open_messages == delivered
         held = sum(each.open_bits.bit_count() for each in table if each.is_blocked)
-        assert table.lines.blocked.total == held <= HELD_MAX
+        assert table.message_group_queues.blocked.total == held <= BLOCKED_MAX
         assert len(self.world.held("%DLQ%g")) == self.dead
-        assert table.lines.ready("g", "t") <= held
+        assert table.message_group_queues.ready("g", "t") <= held
 
 
 TestOrderedMachine = OrderedMachine.TestCase

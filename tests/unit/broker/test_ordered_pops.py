@@ -126,10 +126,10 @@ def test_lines_are_the_same_after_a_crash(kind: CrashKind) -> None:
     put(world, "b3", "c1", "c2")
     (third,) = pop(world)
     lapse(world)
-    lines = sorted(world.core.state.table.lines.members())
+    lines = sorted(world.core.state.table.message_group_queues.members())
     assert len(lines) == 8
     world.crash(kind)
-    assert sorted(world.core.state.table.lines.members()) == lines
+    assert sorted(world.core.state.table.message_group_queues.members()) == lines
     assert sorted(names_of(pop(world))) == ["a1", "b1", "c1"]
     assert pop(world) == []
     assert names_of([third]) == ["c1"]
@@ -350,7 +350,7 @@ def test_what_is_kept_of_tries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert (len(receives), receives.shared) == (2, 4)
 
 
-def test_so_many_receives_of_one_delivery_are_told_apart_and_no_more() -> None:
+def test_that_many_receives_of_one_delivery_are_distinguished_and_no_more() -> None:
     world = ordered_world()
     put(world, "a1")
     for receive in range(1, 20):
@@ -362,10 +362,10 @@ def test_so_many_receives_of_one_delivery_are_told_apart_and_no_more() -> None:
     assert names_of(pop(world)) == ["a1"]
 
 
-def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_held() -> None:
+def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_blocked() -> None:
     world = ordered_world()
-    told: list[int] = []
-    subscriber = Subscriber(lambda: told.append(1))
+    reported: list[int] = []
+    subscriber = Subscriber(lambda: reported.append(1))
     interest = Interest(7, subscriber, "t", "g", None)
     world.core.interests.add(interest)
     put(world, "a1", "a2")
@@ -381,7 +381,7 @@ def test_a_poll_is_woken_when_a_line_goes_on_and_not_for_what_is_held() -> None:
     assert subscriber.take() == ([(7, 1)], [])
 
 
-def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself() -> None:
+def test_past_the_limit_of_blocked_messages_the_queue_waits_and_goes_on_by_itself() -> None:
     options = BrokerOptions(log=LogOptions(segment_bytes=1 << 20), pop=PopOptions(held_messages_max=64))
     world = ordered_world(options)
     subscriber = Subscriber(lambda: None)
@@ -389,7 +389,7 @@ def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself()
     world.core.interests.add(interest)
     put(world, *(f"a{number}" for number in range(200)), "b1")
     seen = names_of(pop(world))
-    lines = world.core.state.table.lines
+    lines = world.core.state.table.message_group_queues
     for _ in range(20):
         assert pop(world) == []
     assert (lines.blocked.total, world.core.waiting(interest)) == (32, 0)
@@ -397,7 +397,8 @@ def test_past_the_limit_of_held_messages_the_queue_waits_and_goes_on_by_itself()
     put(world, "c1")
     assert subscriber.take() == ([], [])
     assert seen == ["a0"]
-    # Most of what was held has to go before more is read: the poll is told of each message of the line, not of more.
+    # Most of what was held has to go before more is read: the poll is notified of each message of the line, not of
+    # more.
     held = next(each for each in world.core.state.table if not each.is_blocked)
     for number in range(1, 40):
         world.core.store.put([ack_record(world.core.revive_topic, held.id, 1)])
@@ -421,11 +422,11 @@ def test_everything_is_delivered_in_order_through_a_small_limit() -> None:
             ack(world, *messages)
     for line in "abc":
         assert [each for each in seen if each[0] == line] == [f"{line}{number:02}" for number in range(60)]
-    assert len(world.core.state.table.lines) == 0
+    assert len(world.core.state.table.message_group_queues) == 0
     assert len(world.core.state.table) == 0
 
 
-def test_an_offset_set_by_hand_drops_what_is_held_before_it() -> None:
+def test_an_offset_set_by_hand_drops_what_is_blocked_before_it() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "a3", "a4")
     (first,) = pop(world)
@@ -434,13 +435,13 @@ def test_an_offset_set_by_hand_drops_what_is_held_before_it() -> None:
     assert names_of(pop(world)) == ["a4"]
 
 
-def test_a_deleted_topic_leaves_nothing_held() -> None:
+def test_a_deleted_topic_leaves_nothing_blocked() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "b1", "b2")
     first = pop(world, 1)
     assert names_of(first) == ["a1"]
     world.delete_topic("t")
-    lines = world.core.state.table.lines
+    lines = world.core.state.table.message_group_queues
     assert lines.blocked.total == 0
     world.add_topic("t")
     put(world, "c1", "c2")
@@ -448,21 +449,21 @@ def test_a_deleted_topic_leaves_nothing_held() -> None:
     lapse(world)
     world.crash("process")
     assert names_of(pop(world)) == ["c1"]
-    assert len(world.core.state.table.lines) == 1
+    assert len(world.core.state.table.message_group_queues) == 1
 
 
-def test_a_deleted_group_leaves_nothing_held() -> None:
+def test_a_deleted_group_leaves_nothing_blocked() -> None:
     world = ordered_world()
     put(world, "a1", "a2")
     pop(world)
     world.delete_group("g")
-    lines = world.core.state.table.lines
+    lines = world.core.state.table.message_group_queues
     assert (len(lines), lines.blocked.total, len(world.core.state.table)) == (0, 0, 0)
     world.add_group("g", fifo=True)
     assert names_of(pop(world)) == ["a1"]
 
 
-def test_what_is_held_outlives_its_segment() -> None:
+def test_what_is_blocked_outlives_its_segment() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "b1")
     first = pop(world)
@@ -485,7 +486,7 @@ def test_what_is_held_outlives_its_segment() -> None:
     assert names_of(first) == ["a1", "b1"]
 
 
-def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
+def test_lists_of_what_is_delivered_do_not_show_what_is_blocked() -> None:
     world = ordered_world()
     put(world, "a1", "a2", "a3")
     pop(world)
@@ -495,12 +496,12 @@ def test_lists_of_what_is_given_out_do_not_show_what_is_held() -> None:
     messages, rest = InFlight(core.state.table, core.acks.messages, core.store).step("t", "g", InFlightPlace(), 10)
     assert [(each.message_id, each.attempt, each.message_group) for each in messages] == [(b"a1".hex(), 2, "a")]
     assert rest is None
-    (given_out,) = messages
-    assert core.pops.ordered.lines.behind(given_out.delivery, given_out.number) == 2
+    (delivered,) = messages
+    assert core.pops.ordered.message_group_queues.behind(delivered.delivery, delivered.number) == 2
     assert core.lag.ready()["g", "t"] == 2
 
 
-def test_a_group_that_consumes_in_no_order_is_not_held_up() -> None:
+def test_a_group_that_consumes_in_no_order_is_not_delayed() -> None:
     world = ordered_world()
     world.add_group("h")
     put(world, "a1", "a2")
@@ -525,14 +526,14 @@ def test_a_reset_leaves_nothing_in_line(crash: CrashKind | None) -> None:
         assert first.body.decode() == name
         ack(world, first, *rest)
     assert pop(world) == []
-    assert len(world.core.state.table.lines) == 0
+    assert len(world.core.state.table.message_group_queues) == 0
 
 
 def test_a_message_that_stands_in_line_waits() -> None:
     world = ordered_world()
     put(world, "a1", "a2")
     pop(world)
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     found, *_ = search.step(Wanted("t", b"a2".hex(), "", 0, 1 << 62), SearchPlace())
     assert search.readers(found[0], "") == {"g": False}
     (holding,) = search.holdings(found, "", 0)[0]

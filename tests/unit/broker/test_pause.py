@@ -81,7 +81,7 @@ def test_other_groups_and_topics_go_on() -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("name", ["g", "t"])
-def test_what_is_held_may_be_acknowledged_or_expires_and_waits(name: str, fifo: bool) -> None:
+def test_what_is_in_flight_may_be_acknowledged_or_expires_and_waits(name: str, fifo: bool) -> None:
     world = world_of()
     world.add_group("g", fifo=fifo)
     polls = Polls(world)
@@ -115,13 +115,13 @@ def test_what_is_held_may_be_acknowledged_or_expires_and_waits(name: str, fifo: 
 def test_a_paused_parent_or_group_pauses_lite_topics(name: str) -> None:
     world = lite.lite_world()
     lite.read(world, "ab")
-    told = lite.Told(world, "c")
+    reported = lite.Reported(world, "c")
     steer(world, name, 1)
     lite.send(world, "a1", "b1", "a2")
-    assert told.take() == {}
+    assert reported.take() == {}
     assert lite.pop(world) == []
     steer(world, name, 0)
-    assert told.take() == {0: 2}
+    assert reported.take() == {0: 2}
     assert sorted(lite.take_all(world)) == ["a1", "a2", "b1"]
 
 
@@ -146,14 +146,14 @@ def test_a_pause_outlives_a_crash_and_a_whole_state_anew() -> None:
     topics, groups = list(world.view.topics.values()), list(world.view.groups.values())
     cluster = Cluster(name="test", receipt_key=KEY)
     anew = ClusterUpdate(version=world.view.version, snapshot=True, cluster=cluster, topics=topics, groups=groups)
-    world.hear(anew)
+    world.learn(anew)
     assert world.pop("g", "t") == []
     resumed = Group()
     resumed.CopyFrom(groups[0])
     resumed.paused_ms = 0
     del anew.groups[:]
     anew.groups.append(resumed)
-    world.hear(anew)
+    world.learn(anew)
     world.core.cluster_changes.apply()
     assert polls.notified() == {1: 1}, "a broker that was away learns of the end from a whole state, too"
     assert bodies(world.pop("g", "t")) == [b"1"]

@@ -83,7 +83,7 @@ def test_nothing_is_removed_that_is_not_there() -> None:
     assert (pending.total, pending.by_topic(), pending.at(5000)) == (0, {}, 0)
 
 
-def test_what_is_surely_not_pending_is_told() -> None:
+def test_what_is_surely_not_pending_is_reported() -> None:
     pending = PendingTimers(DELAY_MS_MAX)
     pending.add("a", 5_000)
     pending.add("b", 7_000)

@@ -70,7 +70,7 @@ async def test_a_reader_goes_on_behind_what_fails_and_it_is_noted_once(error: ty
         assert await broker.pull(0) == ([b"a", MARK, b"b"], 3)
 
 
-async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_wait_to_be_dropped() -> None:
+async def test_what_is_quarantined_of_a_deleted_topic_is_not_shown_though_others_wait_to_be_dropped() -> None:
     async with running() as broker:
         await broker.put(MARK)
         with Poison(["reading"]).spread():
@@ -82,7 +82,7 @@ async def test_what_is_set_aside_of_a_deleted_topic_is_not_shown_though_others_w
         core.cluster_changed(ClusterUpdate(version=1000, deleted_topics=[*others, "t"]))
         with pytest.raises(StatusError, match="the quarantine has no id"):
             await broker.channel.call(methods.QUARANTINE_SHOW, pb.QuarantineShowRequest(id=entry.id))
-        assert core.names.can_apply_changes
+        assert core.topic_registry.can_apply_changes
 
 
 async def test_a_message_that_fails_as_it_comes_due_ends_no_broker() -> None:
@@ -148,7 +148,7 @@ async def test_operators_are_served_through_the_brokers_front() -> None:
     async with running() as broker:
         await broker.put(b"a")
         core = broker.app.core
-        core.quarantine.note(Step.READING, 0, "t", 0, 0, RecordFaultError("poison"))
+        core.quarantine.record(Step.READING, 0, "t", 0, 0, RecordFaultError("poison"))
         listed = await broker.channel.call(methods.QUARANTINE_LIST, pb.QuarantineListRequest(limit=9))
         assert [(each.topic, each.reason) for each in listed.entries] == [("t", "poison")]
         entry_id = listed.entries[0].id

@@ -34,12 +34,12 @@ def test_it_goes_on_from_the_latest_that_the_log_says() -> None:
     clock = ManualClock(5_000_000)
     pop_clock = PopClock(clock)
     assert pop_clock.now_ms() == 5_000_000, "nothing says anything else"
-    pop_clock.note(1_000, is_news=True)
+    pop_clock.record(1_000, is_news=True)
     clock.advance(10)
     assert pop_clock.now_ms() == 1_010
-    pop_clock.note(900, is_news=True)  # of a copy
+    pop_clock.record(900, is_news=True)  # of a copy
     assert pop_clock.now_ms() == 1_010
-    pop_clock.note(9_000_000, is_news=True)
+    pop_clock.record(9_000_000, is_news=True)
     assert pop_clock.now_ms() == 9_000_000
 
 
@@ -48,28 +48,28 @@ def test_a_clock_that_goes_faster_is_ahead_only_by_what_it_gained_since_the_late
     pop_clock = PopClock(clock)
     for passed_ms in range(10_000, 1_000_000, 10_000):
         clock.advance(10_100)
-        pop_clock.note(passed_ms, is_news=True)
+        pop_clock.record(passed_ms, is_news=True)
     assert pop_clock.now_ms() == 990_000
 
 
-def test_what_was_read_from_the_log_does_not_take_back_what_an_earlier_process_saw() -> None:
+def test_what_was_read_from_the_log_does_not_revoke_what_an_earlier_process_saw() -> None:
     clock = ManualClock(5_000_000)
     clock.up_ms = 70_000
     pop_clock = PopClock(clock)
     pop_clock.resume(LogTime(1_000, Uptime(clock.boot, 60_000)))
     assert pop_clock.now_ms() == 11_000
-    pop_clock.note(2_000, is_news=False)
+    pop_clock.record(2_000, is_news=False)
     assert pop_clock.now_ms() == 11_000
-    pop_clock.note(11_500, is_news=False)
+    pop_clock.record(11_500, is_news=False)
     assert pop_clock.now_ms() == 11_500
 
 
 def test_a_deposed_master_goes_by_its_successor_even_if_that_is_behind() -> None:
-    """What the successor gives out is due by its own clock."""
+    """What the successor delivers is due by its own clock."""
     clock = ManualClock(5_000_000)
     pop_clock = PopClock(clock)
     pop_clock.resume(LogTime(10_000, clock.uptime()))
-    pop_clock.note(9_000, is_news=True)
+    pop_clock.record(9_000, is_news=True)
     assert pop_clock.now_ms() == 9_000
 
 

@@ -75,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class Given:
-    """A receipt handle that was given out at some time."""
+    """A receipt handle that was delivered at some time."""
 
     group: str
     sent: Sent
@@ -249,7 +249,7 @@ class PopMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, 10, 999, 5000, 30_000, 60_000]))
     def pass_time(self, milliseconds: int) -> None:
         self.world.clock.advance(milliseconds)
-        self.world.core.state.merge_buffer.let_go(self.world.core.pop_clock.now_ms())
+        self.world.core.state.merge_buffer.evict(self.world.core.pop_clock.now_ms())
         self.revive()
 
     @rule(hours=st.sampled_from([1, 71, 73]))
@@ -373,7 +373,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(pick=PICK, is_cut_off=st.booleans())
     @precondition(lambda self: self.pairs("invisible"))
-    def reset_what_is_given_out(self, pick: int, is_cut_off: bool) -> None:
+    def reset_what_is_delivered(self, pick: int, is_cut_off: bool) -> None:
         pairs = self.pairs("invisible")
         self.reset(*pairs[pick % len(pairs)], pick, is_cut_off)
 

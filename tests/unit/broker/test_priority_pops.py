@@ -76,7 +76,7 @@ def test_what_comes_again_keeps_its_level() -> None:
     assert pop(world) == ["0a", "0b"]
 
 
-def test_it_dies_at_the_limit_and_is_given_back_to_its_level() -> None:
+def test_it_dies_at_the_limit_and_is_released_to_its_level() -> None:
     world = world_with(max_attempts=2)
     put(world, "0a", "7a")
     for attempt in (1, 2):
@@ -118,7 +118,7 @@ def test_an_ordered_group_reads_from_the_highest_level_and_the_same_try_gets_the
     assert world.ack("g", "t", *handles(again)) == [Code.OK] * 3
     lapse(world)
     assert pop(world) == ["0a"]
-    assert not world.core.state.table.lines.has("g", "t")
+    assert not world.core.state.table.message_group_queues.has("g", "t")
 
 
 def test_single_pops_take_turns_while_something_is_overdue() -> None:
@@ -260,7 +260,7 @@ def test_a_damaged_level_stands_still_and_the_others_go_on() -> None:
     assert [queue.queue_id for queue in world.core.pops.damaged] == [2]
 
 
-def test_a_broker_that_has_not_heard_of_the_topic_takes_the_proxys_word() -> None:
+def test_a_broker_that_has_not_learned_of_the_topic_takes_the_proxys_word() -> None:
     world = World(0, BrokerOptions(log=LOG))
     world.add_group("g")
     put(world, "0a", "2a", "1a")
@@ -292,7 +292,7 @@ def test_queues_that_are_no_levels_any_more_give_all_that_comes_again() -> None:
 
 def test_what_is_kept_in_mind_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priority_pops, "HEADS_MAX", 2)
-    monkeypatch.setattr(priority_pops, "TURNS_MAX", 1)
+    monkeypatch.setattr(priority_pops, "ROTATIONS_MAX", 1)
     world = world_with()
     for group in ("g", "h", "i"):
         world.add_group(group)
@@ -303,7 +303,7 @@ def test_what_is_kept_in_mind_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> 
         found = [world.bodies(world.pop(group, "t", 1))[0].decode() for _ in range(3)]
         assert found == ["2a", "1a", "2b"]
         assert world.core.pops.priorities.heads <= 2
-        assert world.core.pops.priorities.turns <= 1
+        assert world.core.pops.priorities.rotations <= 1
 
 
 def test_the_head_of_a_level_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

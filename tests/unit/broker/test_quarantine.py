@@ -1,4 +1,4 @@
-"""What fails for one record because of that record is set aside, and all others go on."""
+"""What fails for one record because of that record is quarantined, and all others go on."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def entries(world: World) -> list[QuarantineEntry]:
     return list(world.core.quarantine.table)
 
 
-def set_aside_one(world: World, body: bytes = MARK) -> QuarantineEntry:
+def quarantined_one(world: World, body: bytes = MARK) -> QuarantineEntry:
     """A message that fails as it is redelivered."""
     world.put("t", body)
     world.pop("g", "t")
@@ -71,7 +71,7 @@ def test_what_is_the_devices_the_logs_or_the_callers_is_not(error: BaseException
 
 @pytest.mark.parametrize("step", ["redelivery", "writing"])
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_redelivery_that_fails_is_set_aside_and_others_go_on(step: str, error: type[Exception]) -> None:
+def test_a_redelivery_that_fails_is_quarantined_and_others_go_on(step: str, error: type[Exception]) -> None:
     world = world_of()
     for body in (b"a", MARK, b"b"):
         world.put("t", body)
@@ -88,7 +88,7 @@ def test_a_redelivery_that_fails_is_set_aside_and_others_go_on(step: str, error:
     assert world.core.state.table.open_messages == 2
 
 
-def test_a_release_of_several_sets_aside_the_one_that_fails() -> None:
+def test_a_release_of_several_quarantines_the_one_that_fails() -> None:
     world = world_of()
     for body in (b"a", MARK, b"b"):
         world.put("t", body)
@@ -102,11 +102,11 @@ def test_a_release_of_several_sets_aside_the_one_that_fails() -> None:
     assert world.ack("g", "t", given[1]) == [Code.INVALID_RECEIPT_HANDLE]
 
 
-def test_what_was_redelivered_before_one_that_cannot_be_set_aside_comes_once() -> None:
+def test_what_was_redelivered_before_one_that_cannot_be_quarantined_comes_once() -> None:
     world = World(0, BrokerOptions(quarantine_max=1))
     world.add_topic("t")
     world.add_group("g")
-    set_aside_one(world)
+    quarantined_one(world)
     for body in (b"a", MARK, b"b"):
         world.put("t", body)
     world.pop("g", "t")
@@ -130,8 +130,8 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
                 *(Step.READING, EntryFlag(0), b"", position, position, "", f"{topic}+lite", 0, 0, "why"),
                 *(1, position, 1),
             )
-            table.note_fault(entry)
-            table.note_fault(entry)
+            table.record_fault(entry)
+            table.record_fault(entry)
             taken[topic] += 1
     assert taken == {"bad": 5, "other": 3}
     again = QuarantineTable()
@@ -148,9 +148,9 @@ def test_a_topic_full_of_bad_messages_leaves_room_for_those_of_others() -> None:
 
 @pytest.mark.parametrize("kind", CRASHES)
 @pytest.mark.parametrize("saved", [True, False])
-def test_it_stays_set_aside_after_a_restart(kind: CrashKind, saved: bool) -> None:
+def test_it_stays_quarantined_after_a_restart(kind: CrashKind, saved: bool) -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     if saved:
         world.save()
     world.crash(kind)
@@ -202,7 +202,7 @@ def test_an_answer_is_made_of_the_others(error: type[Exception]) -> None:
     assert [entry.step for entry in entries(world)] == [Step.ANSWER]
 
 
-def test_what_fails_as_it_is_read_is_set_aside_where_it_is_and_keeps_its_segment(
+def test_what_fails_as_it_is_read_is_quarantined_where_it_is_and_keeps_its_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = world_of()
@@ -229,7 +229,7 @@ def test_what_fails_as_it_is_read_is_set_aside_where_it_is_and_keeps_its_segment
     assert MARK in world.bodies(world.pop("g", "t"))
 
 
-def test_what_cannot_be_copied_either_is_set_aside_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_copied_either_is_quarantined_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     before = record.encode
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_copied_either_is_set_aside_where_it_is(monkeypatch: pyte
 
     with monkeypatch.context() as patch:
         patch.setattr(record, "encode", encode)
-        entry = set_aside_one(world)
+        entry = quarantined_one(world)
     assert entry.is_pinned
     world.save()
     world.crash("process")
@@ -325,11 +325,11 @@ def test_retention_goes_on_past_a_first_record_that_fails(monkeypatch: pytest.Mo
     assert entries(world)[0].step is Step.RETENTION
 
 
-def test_what_is_set_aside_goes_when_retention_takes_its_copy() -> None:
+def test_what_is_quarantined_goes_when_retention_takes_its_copy() -> None:
     world = World(0, BrokerOptions(log=LogOptions(segment_bytes=4096)))
     world.add_topic("t")
     world.add_group("g")
-    set_aside_one(world)
+    quarantined_one(world)
     for _ in range(12):
         world.put("t", b"x" * 1000)
     world.save()
@@ -343,9 +343,9 @@ def test_what_is_set_aside_goes_when_retention_takes_its_copy() -> None:
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-def test_a_retry_gives_it_back_and_counts_the_attempt(kind: CrashKind) -> None:
+def test_a_retry_releases_it_and_counts_the_attempt(kind: CrashKind) -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     assert world.core.retrial.retry(entry.id)
     world.flush()
     for _ in range(2):
@@ -357,9 +357,9 @@ def test_a_retry_gives_it_back_and_counts_the_attempt(kind: CrashKind) -> None:
     assert (message.body, message.system_properties.delivery_attempt) == (MARK, 2)
 
 
-def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_that_fails_again_leaves_it_quarantined(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
 
     def redelivered(*_: object, **__: object) -> None:
         raise KeyError("poison")
@@ -373,7 +373,7 @@ def test_a_retry_that_fails_again_leaves_it_set_aside(monkeypatch: pytest.Monkey
 
 def test_damage_that_a_retry_meets_is_noted_so_that_it_is_mended() -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     (path,) = [path for path in world.disk.files() if path.suffix == ".log"]
     world.disk.flip_bit(path, 8 * (entry.record_position + 80))
     with pytest.raises(CorruptDataError):
@@ -384,7 +384,7 @@ def test_damage_that_a_retry_meets_is_noted_so_that_it_is_mended() -> None:
 
 def test_one_past_the_limit_of_attempts_goes_to_the_dead_letters_by_a_retry() -> None:
     world = world_of(max_attempts=1)
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     assert world.core.retrial.retry(entry.id)
     world.flush()
     assert [MARK in found.payload for _, found in world.held("%DLQ%g")] == [True]
@@ -393,7 +393,7 @@ def test_one_past_the_limit_of_attempts_goes_to_the_dead_letters_by_a_retry() ->
 @pytest.mark.parametrize("kind", CRASHES)
 def test_what_is_dropped_is_gone_for_good(kind: CrashKind) -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     assert world.core.retrial.drop(entry.id)
     world.flush()
     world.crash(kind)
@@ -404,9 +404,9 @@ def test_what_is_dropped_is_gone_for_good(kind: CrashKind) -> None:
 
 
 @pytest.mark.parametrize("deleted", ["topic", "group"])
-def test_what_is_set_aside_goes_with_its_topic_and_its_group(deleted: str) -> None:
+def test_what_is_quarantined_goes_with_its_topic_and_its_group(deleted: str) -> None:
     world = world_of()
-    set_aside_one(world)
+    quarantined_one(world)
     world.delete_topic("t") if deleted == "topic" else world.delete_group("g")
     world.flush()
     assert entries(world) == []
@@ -442,7 +442,7 @@ def test_what_is_no_id_is_refused(wrong: str) -> None:
 
 
 def test_an_id_leads_back_to_its_key() -> None:
-    entry = set_aside_one(world_of())
+    entry = quarantined_one(world_of())
     assert key_of(entry.id) == entry.key
 
 
@@ -453,22 +453,22 @@ def test_past_the_limit_it_waits_where_it_is_and_others_go_on() -> None:
     world = World(0, BrokerOptions(quarantine_max=1))
     world.add_topic("t")
     world.add_group("g")
-    first = set_aside_one(world)
+    first = quarantined_one(world)
     for body in (MARK, b"b"):
         world.put("t", body)
     world.pop("g", "t")
     world.clock.advance(INVISIBLE_MS)
-    given_back = 0
+    returned = 0
     with Poison(["redelivery"]).spread():
         for delivery, indexes in world.core.state.table.take_due(world.core.pop_clock.now_ms(), 10):
             for index in indexes:
                 try:
                     world.core.acks.redeliver([(delivery, index)], attempted=True)
-                    given_back += 1
+                    returned += 1
                 except StatusError as refusal:
                     assert refusal.code == Code.TOO_MANY_REQUESTS
                     world.core.state.table.postpone(delivery, world.core.pop_clock.now_ms() + 1000)
-    assert given_back == 1
+    assert returned == 1
     assert entries(world) == [first]
     assert world.core.state.table.open_messages == 1
     assert world.core.retrial.drop(first.id)
@@ -478,17 +478,17 @@ def test_past_the_limit_it_waits_where_it_is_and_others_go_on() -> None:
     assert len(entries(world)) == 1
 
 
-def test_metrics_tell_how_many_and_at_which_step() -> None:
+def test_metrics_report_how_many_and_at_which_step() -> None:
     world = world_of()
-    set_aside_one(world)
-    told = metrics(world)
-    assert 'popwheel_quarantined_messages{step="redelivery"} 1.0' in told
-    assert 'popwheel_quarantined_messages{step="firing"} 0.0' in told
-    assert 'popwheel_record_faults_total{step="redelivery"} 1.0' in told
-    assert "popwheel_quarantine_max 10000.0" in told
+    quarantined_one(world)
+    reported = metrics(world)
+    assert 'popwheel_quarantined_messages{step="redelivery"} 1.0' in reported
+    assert 'popwheel_quarantined_messages{step="firing"} 0.0' in reported
+    assert 'popwheel_record_faults_total{step="redelivery"} 1.0' in reported
+    assert "popwheel_quarantine_max 10000.0" in reported
 
 
-def test_a_checkpoint_of_before_has_nothing_set_aside() -> None:
+def test_a_checkpoint_of_before_has_nothing_quarantined() -> None:
     world = world_of()
     world.save()
     assert world.saved is not None
@@ -497,6 +497,6 @@ def test_a_checkpoint_of_before_has_nothing_set_aside() -> None:
 
 def test_the_message_that_is_shown_is_the_senders() -> None:
     world = world_of()
-    entry = set_aside_one(world, b"head" + MARK + b"tail")
+    entry = quarantined_one(world, b"head" + MARK + b"tail")
     stored = world.core.retrial.message(entry)
     assert Message.FromString(stored.payload).body == b"head" + MARK + b"tail"

@@ -30,7 +30,7 @@ def drop(queues: Queues, topic: str) -> None:
     queues.drop(topic, lambda queue: queue.max_offset)
 
 
-def test_a_dropped_topic_gives_back_its_queues_and_its_offsets_are_not_used_again() -> None:
+def test_a_dropped_topic_releases_its_queues_and_its_offsets_are_not_used_again() -> None:
     queues = queues_of(limit=3)
     for queue_id, count in ((0, 5), (1, 9)):
         grow(queues, "a", queue_id, count)

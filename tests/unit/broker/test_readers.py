@@ -80,38 +80,38 @@ def test_what_is_retried_counts_though_nothing_of_it_was_read() -> None:
 def test_a_lite_topic_that_a_client_reads_counts_before_it_is_polled() -> None:
     world = world_of()
     world.add_topic("lite", kind=TopicType.LITE)
-    world.core.cluster_changes.note_reader("g", "lite")
+    world.core.cluster_changes.record_reader("g", "lite")
     client, new = world.core.lite.subscriptions.begin(ClientKey("g", "lite", "c"), ["mine"], 0)
-    world.core.lite.look_at(client, new)
+    world.core.lite.record_waiting(client, new)
     for name in ("mine", "mine", "another's"):
         world.put(names.lite_topic("lite", name), b"x")
     assert lag_of(world, 'rocketmq_consumer_lag_messages{consumer_group="g",topic="lite"}') == 2
 
 
-def test_a_poll_counts_as_soon_as_the_broker_hears_of_its_names() -> None:
+def test_a_poll_counts_as_soon_as_the_broker_learns_of_its_names() -> None:
     """A proxy notifies all brokers of what is polled for, maybe before the controller reports that it is there."""
     world = world_of()
     for topic, group in (("t", "late"), ("later", "g"), ("later", "late"), ("never", "g")):
-        assert not world.core.cluster_changes.note_reader(group, topic)
+        assert not world.core.cluster_changes.record_reader(group, topic)
     world.add_group("late")
     world.add_topic("later")
-    readers = world.core.names.readers
+    readers = world.core.topic_registry.readers
     assert {group: sorted(readers.topics_of(group)) for group in readers.groups} == {
         "late": ["later", "t"],
         "g": ["later"],
     }
 
 
-def test_names_that_nobody_hears_of_are_kept_within_a_limit_and_keep_nobody_out() -> None:
+def test_names_that_nobody_learns_of_are_kept_within_a_limit_and_keep_nobody_out() -> None:
     world = world_of()
     for number in range(2000):
-        world.core.cluster_changes.note_reader("g", f"never{number}")
-    world.core.cluster_changes.note_reader("g", "later")
+        world.core.cluster_changes.record_reader("g", f"never{number}")
+    world.core.cluster_changes.record_reader("g", "later")
     for number in range(500):
-        world.core.cluster_changes.note_reader("g", f"never again{number}")
+        world.core.cluster_changes.record_reader("g", f"never again{number}")
     assert len(world.core.cluster_changes._waiting_readers) == 1000
     world.add_topic("later")
-    assert world.core.names.readers.topics_of("g") == ["later"]
+    assert world.core.topic_registry.readers.topics_of("g") == ["later"]
 
 
 def test_groups_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,14 +120,14 @@ def test_groups_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     world.add_group("h")
     for number in range(20):
-        world.core.cluster_changes.note_reader("g", f"later{number}")
+        world.core.cluster_changes.record_reader("g", f"later{number}")
     world._apply(topics=[Topic(name=f"later{number}", queues=1, id=1000 + number) for number in range(20)])
-    readers = world.core.names.readers
+    readers = world.core.topic_registry.readers
     assert len(readers.topics_of("g")) == 5
     for number in range(20):
-        world.core.cluster_changes.note_reader("g", f"later{number}")
+        world.core.cluster_changes.record_reader("g", f"later{number}")
     assert len(readers.topics_of("g")) == 5
-    assert world.core.cluster_changes.note_reader("h", "t")
+    assert world.core.cluster_changes.record_reader("h", "t")
     assert world.core.cluster_changes._waiting_readers == {}
 
 
@@ -166,10 +166,10 @@ def test_only_what_is_read_is_a_row_of_a_checkpoint() -> None:
     world.delete_topic("t")
     world.save()
     world.crash("process")
-    assert world.core.names.readers.topics_of("g") == []
+    assert world.core.topic_registry.readers.topics_of("g") == []
 
 
-async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
+async def test_a_proxy_reports_a_broker_that_none_of_the_polls_comes_to() -> None:
     async with running() as broker:
         await broker.put(b"x")
         stream = broker.channel.open(methods.NOTIFY)
@@ -181,7 +181,7 @@ async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
             ]
         )
         assert await events(stream) == {1: 1}
-        assert broker.app.core.names.readers.topics_of("g") == ["t"]
+        assert broker.app.core.topic_registry.readers.topics_of("g") == ["t"]
         assert len(broker.app.core.interests) == 1
         stream.cancel()
 
@@ -189,18 +189,18 @@ async def test_a_proxy_tells_a_broker_that_none_of_the_polls_comes_to() -> None:
 def test_a_full_disk_refuses_no_poll_and_the_next_one_is_written_down() -> None:
     world = world_of()
     world.disk.fill(1)
-    assert not world.core.cluster_changes.note_reader("g", "t")
+    assert not world.core.cluster_changes.record_reader("g", "t")
     world.disk.fill(1 << 20)
-    assert world.core.cluster_changes.note_reader("g", "t")
-    assert not world.core.cluster_changes.note_reader("g", "t"), "once is enough"
+    assert world.core.cluster_changes.record_reader("g", "t")
+    assert not world.core.cluster_changes.record_reader("g", "t"), "once is enough"
 
 
-def test_there_are_so_many_pairs_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_that_many_pairs_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers_module, "READERS_MAX", 1)
     world = world_of()
     world.add_topic("u")
-    assert world.core.cluster_changes.note_reader("g", "t")
-    assert not world.core.cluster_changes.note_reader("g", "u")
+    assert world.core.cluster_changes.record_reader("g", "t")
+    assert not world.core.cluster_changes.record_reader("g", "u")
     assert "popwheel_pop_readers 1.0" in metrics(world)
 
 
@@ -244,7 +244,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_and_log_agree(self) -> None:
-        readers = self.world.core.names.readers
+        readers = self.world.core.topic_registry.readers
         assert {(group, topic) for group in readers.groups for topic in readers.topics_of(group)} == self.model
         assert len(readers) == len(self.model)
 

@@ -1,4 +1,4 @@
-"""Receipt handles: what was given out is read, and nothing else passes for it (P3, P7)."""
+"""Receipt handles: what was delivered is read, and nothing else passes for it (P3, P7)."""
 
 import string
 
@@ -51,7 +51,7 @@ def reader_of(handle: ReceiptHandle, key: bytes, group: str, topic: str) -> Hand
 
 
 @given(handle=HANDLES, group=NAMES, topic=NAMES)
-def test_what_was_given_out_is_read(handle: ReceiptHandle, group: str, topic: str) -> None:
+def test_what_was_delivered_is_read(handle: ReceiptHandle, group: str, topic: str) -> None:
     text = made(handle, KEY, group, topic)
     assert receipt.decode(KEY, group, topic, text) == handle
     reader = reader_of(EXAMPLE, KEY, group, topic)

@@ -45,7 +45,7 @@ async def a_log(*, saved: bool) -> tuple[MemoryDisk, list[int]]:
     ]
     await store.files.sync()
     if saved:
-        core.store.confirm(store.files.log.synced_position)
+        core.store.commit(store.files.log.synced_position)
         await store.files.save(lambda: asyncio.sleep(0))
     return store.disk, positions
 
@@ -178,7 +178,7 @@ async def test_one_that_was_cut_off_is_made_once_more() -> None:
         damage(disk, positions[2], HEADER_BYTES + 30)
         disk.hold_syncs()
         task = asyncio.create_task(skip(disk, positions[2]))
-        await disk.until_held()
+        await disk.until_stored()
         for _ in range(random.Random(seed).randrange(30)):
             await asyncio.sleep(0)
         disk.release_syncs()
@@ -258,7 +258,7 @@ def test_dead_letters_pass_over_it() -> None:
     assert world.core.dead_letters.first_offset("g", letters) == 3
 
 
-def test_it_was_given_out_before() -> None:
+def test_it_was_delivered_before() -> None:
     world = world_of()
     for number in range(3):
         world.put("t", b"%d" % number)

@@ -1,4 +1,4 @@
-"""Dead letters that an operator gives back: each comes to its group again, and to no other."""
+"""Dead letters that an operator releases: each comes to its group again, and to no other."""
 
 import pytest
 
@@ -12,10 +12,10 @@ ALL = 1 << 40
 
 
 def redrive(world: World, group: str = "g", limit: int = 10) -> tuple[int, int]:
-    given_back, kept, moved = world.core.dead_letters.redrive(group, limit, ALL, 1 << 20)
+    returned, kept, moved = world.core.dead_letters.redrive(group, limit, ALL, 1 << 20)
     world.flush()
     assert moved == 0
-    return given_back, kept
+    return returned, kept
 
 
 def letters(world: World, group: str = "g") -> int:
@@ -81,13 +81,13 @@ def test_what_is_no_message_stays_a_dead_letter() -> None:
     assert letters(world) == 1
 
 
-def test_only_those_that_were_there_are_given_back() -> None:
+def test_only_those_that_were_there_are_redriven() -> None:
     world = world_with_a_dead_letter()
     assert world.core.dead_letters.redrive("g", 10, 0, 1 << 20) == (0, 0, 0)
     assert letters(world) == 1
     assert redrive(world, limit=1) == (1, 0)
 
 
-def test_a_group_without_dead_letters_has_none_to_give_back() -> None:
+def test_a_group_without_dead_letters_has_none_to_redrive() -> None:
     world = world_with_a_dead_letter("h")
     assert (redrive(world, "h"), letters(world, "h")) == ((0, 0), 0)

@@ -17,7 +17,9 @@ def refuse(path: Path) -> NoReturn:
     raise OSError(errno.EMFILE, "Too many open files", str(path))
 
 
-def test_a_pop_whose_queue_can_not_be_read_is_told_so_and_takes_all_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pop_whose_queue_can_not_be_read_is_notified_so_and_takes_all_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def work(broker: Broker) -> None:
         await stored(broker, 3)
         with monkeypatch.context() as patch:
@@ -31,7 +33,7 @@ def test_a_pop_whose_queue_can_not_be_read_is_told_so_and_takes_all_afterwards(m
     serve(work)
 
 
-def test_a_send_that_is_tried_again_and_can_not_be_looked_up_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_send_that_is_tried_again_and_can_not_be_looked_up_is_notified_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(broker: Broker) -> None:
         run = (await stored(broker, 2))[-1]
         run.is_retry = True

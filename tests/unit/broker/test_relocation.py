@@ -97,7 +97,7 @@ def test_what_was_moved_comes_again_after_a_crash(kind: str) -> None:
     assert {b"1", b"2"} <= set(world.bodies(rest(world)))
 
 
-def test_what_was_moved_is_there_before_the_controller_is_heard_of() -> None:
+def test_what_was_moved_is_there_before_the_controller_is_learned_of() -> None:
     world = filled()
     world.pop("g", "t", 3, invisible_ms=1000 * HOUR_MS)
     pass_days(world)

@@ -40,7 +40,7 @@ async def test_what_a_save_that_was_given_up_has_written_is_on_the_device(seed: 
     assert not store.failures
 
 
-async def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
+async def test_a_failed_sync_is_notified_though_its_waiter_has_gone() -> None:
     data, positions, _ = await log_of_a_master()
     for work in ("sync", "save", "mend"):
         store = Store()
@@ -67,7 +67,7 @@ async def test_a_cut_waits_for_a_sync_that_is_under_way() -> None:
     files.append_raw(positions[5], data[positions[5] : positions[20]])
     store.disk.hold_syncs()
     syncing = asyncio.create_task(files.sync())
-    await store.disk.until_held()
+    await store.disk.until_stored()
     cutting = asyncio.create_task(files.cut(positions[10]))
     for _ in range(5):
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def test_nothing_saves_beside_a_cut() -> None:
         async def rest(self) -> None:
             seen.append(("ends", files.end_position))
 
-        def go_on(self) -> None:
+        def resume(self) -> None:
             seen.append(("goes on", files.end_position))
 
     files.subscribe(Subscriber())
@@ -172,7 +172,7 @@ async def test_a_checkpoint_that_shows_what_was_cut_off_is_not_used(what: str) -
     files, store = master.files, master.files.core.store
     await files.finish(1)
     put = store.put([Record(RecordKind.MESSAGE, "t", 0, b"x", b"")] * 3)
-    store.confirm(put.end_position)
+    store.commit(put.end_position)
     if what == "deleted topic":
         files.core.cluster_changes.forget_topic("t")
     else:
@@ -184,7 +184,7 @@ async def test_a_checkpoint_that_shows_what_was_cut_off_is_not_used(what: str) -
     await slave.take(files.log.read(0, put.end_position), put.end_position)
     await files.unfinish()
     await files.cut(put.end_position)
-    files.confirm(put.end_position)
+    files.commit(put.end_position)
     while files.high_watermark < put.end_position:
         await asyncio.sleep(0)
     assert derived_state(files.core) == derived_state(slave.files.core)
@@ -298,7 +298,7 @@ async def cold_store() -> tuple[Store, int, list[int]]:
 async def test_what_is_folded_late_is_read_in_a_thread(way: str) -> None:
     store, end, _ = await cold_store()
     if way == "follow":
-        store.files.confirm(end)
+        store.files.commit(end)
         while store.files.high_watermark < end:
             await asyncio.sleep(0)
     else:
@@ -308,20 +308,20 @@ async def test_what_is_folded_late_is_read_in_a_thread(way: str) -> None:
     assert not store.failures
 
 
-async def test_damage_that_is_met_later_is_told_to_the_next_who_confirms() -> None:
+async def test_damage_that_is_met_later_is_notified_to_the_next_who_confirms() -> None:
     store, end, positions = await cold_store()
     files = store.files
     good = (await files.read(positions[7], 1))[: positions[8] - positions[7]]
     store.disk.flip_bit(FOLDER / "commitlog" / f"{0:020}.log", 8 * (positions[8] - 10))
-    files.confirm(end)
+    files.commit(end)
     while files._fold._folding is not None:
         await asyncio.sleep(0)
     assert files.high_watermark == positions[7], "what stands before it is folded"
     with pytest.raises(CorruptDataError):
-        files.confirm(end)
+        files.commit(end)
     store.disk.may_block = True
     await files.mend(positions[7], good)
-    files.confirm(end)
+    files.commit(end)
     while files.high_watermark < end:
         await asyncio.sleep(0)
     assert not store.failures
@@ -344,7 +344,7 @@ async def test_a_fold_that_fails_later_ends_the_broker_and_not_only_the_fold(mon
     monkeypatch.setattr(store.files.core, "fold", fold)
     store.files.append_raw(0, data)
     await store.files.sync()
-    store.files.confirm(positions[20])
+    store.files.commit(positions[20])
     async with asyncio.timeout(5):
         while not store.failures:
             await asyncio.sleep(0)
@@ -360,7 +360,7 @@ async def test_nothing_is_deleted_before_all_is_there_that_a_masters_checkpoint_
     for _ in range(3 * COUNT):
         record = Record(RecordKind.TIMER, TIMER_TOPIC, TIMER_QUEUE, b"x" * 100, b"", origin=delay)
         master.files.core.store.put([record])
-    master.files.core.store.confirm(master.files.end_position)
+    master.files.core.store.commit(master.files.end_position)
     await master.files.save(master.files.sync)
     starts = [start for start, _ in master.files.log.segments()]
     slave = Store()

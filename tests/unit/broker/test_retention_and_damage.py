@@ -28,7 +28,7 @@ def flip(world: World, number: int) -> None:
     world.disk.flip_bit(FOLDER / "commitlog" / f"{start:020}.log", 8 * 100)
 
 
-def test_an_entry_that_rotted_to_a_lower_position_hides_nothing_that_is_held(world: World) -> None:
+def test_an_entry_that_rotted_to_a_lower_position_hides_nothing_that_is_stored(world: World) -> None:
     """The search for the first record held looks at it first, and went on behind it."""
     store = world.core.store
     queue = store.queues["t", 0]

@@ -217,7 +217,7 @@ def test_what_stands_where_is_what_a_look_at_all_would_find(
 
 
 @pytest.mark.parametrize("revive_queue", [None, 5])
-def test_ids_name_their_revive_queue_and_are_given_out_once(revive_queue: int | None) -> None:
+def test_ids_name_their_revive_queue_and_are_delivered_once(revive_queue: int | None) -> None:
     table = ReviveTable()
     ids = [table.make_id(revive_queue) for _ in range(100)]
     assert len(set(ids)) == 100
@@ -228,7 +228,7 @@ def test_ids_name_their_revive_queue_and_are_given_out_once(revive_queue: int | 
     assert later.make_id() > max(ids) + 1_000_000
 
 
-def test_ids_of_an_epoch_whose_log_was_given_up_are_not_given_out_again() -> None:
+def test_ids_of_an_epoch_whose_log_was_given_up_are_not_delivered_again() -> None:
     """A client that still has one would end what another one was given."""
     ids: list[set[int]] = []
     for epoch in (5, 6):  # both go on from the same log

@@ -300,7 +300,7 @@ def test_one_of_two_who_asked_for_a_transfer_goes_and_the_master_stays_paused_fo
     story_of_transfers(story)
 
 
-def test_a_master_goes_on_when_all_have_gone_who_asked_it_to_transfer_or_it_was_in_vain() -> None:
+def test_a_master_continues_when_all_who_asked_it_to_transfer_have_left_or_the_transfer_failed() -> None:
     async def story(w: GroupWorld) -> None:
         master = w.members[0]
         asked = [asyncio.create_task(transfer(master, 1)) for _ in range(2)]
@@ -319,7 +319,7 @@ def test_a_master_goes_on_when_all_have_gone_who_asked_it_to_transfer_or_it_was_
     story_of_transfers(story)
 
 
-def test_a_transfer_that_another_epoch_overtakes_is_told_so() -> None:
+def test_a_transfer_that_another_epoch_overtakes_is_notified_so() -> None:
     async def story(w: GroupWorld) -> None:
         asked = asyncio.create_task(transfer(w.members[0], 1))
         await asyncio.sleep(0.5)

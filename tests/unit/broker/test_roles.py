@@ -25,7 +25,7 @@ async def test_a_slave_has_what_was_answered_and_leads_on() -> None:
         assert set(await world.ack(*list(given.values())[:5])) == {Code.OK}
         await first.kill()
         await world.lead(1)
-        # What was acknowledged does not come again (P3), what is given out stays hidden and its handles are good.
+        # What was acknowledged does not come again (P3), what is delivered stays hidden and its handles are good.
         assert set(await world.ack(*list(given.values())[5:9])) == {Code.OK}
         assert await world.ack(*list(given.values())[:1]) == [Code.INVALID_RECEIPT_HANDLE]
         rest = await world.pop()
@@ -53,7 +53,7 @@ async def test_a_deposed_master_cuts_what_nobody_else_has_and_follows() -> None:
         assert (await world.put(b"second")).queue_offset == 1
         with pytest.raises(StatusError) as refused:
             first.reachable = True
-            first.hear(world.group)
+            first.learn(world.group)
             await waiting
         assert refused.value.code == Code.SLAVE_PERSISTENCE_TIMEOUT, "it was written, so whether it stays is in doubt"
         await world.in_sync(0, 1)
@@ -112,8 +112,10 @@ async def test_a_send_that_is_tried_again_is_stored_once() -> None:
         assert (await world.put(b"4", b"5", b"6", again=True)).queue_offset == 4
         assert (await world.put(b"6")).queue_offset == 6, "the first try, which a network held back until now"
         assert (await world.put(b"6", b"7")).queue_offset == 6
-        in_doubt = [await world.put(*bodies) for bodies in ((b"5", b"8"), (b"9", b"6"), (b"6", b"5"))]
-        assert {result.code for result in in_doubt} == {Code.SLAVE_PERSISTENCE_TIMEOUT}, "one offset tells of none"
+        outcome_unknown = [await world.put(*bodies) for bodies in ((b"5", b"8"), (b"9", b"6"), (b"6", b"5"))]
+        assert {result.code for result in outcome_unknown} == {Code.SLAVE_PERSISTENCE_TIMEOUT}, (
+            "one offset tells of none"
+        )
         for number in range(10):
             assert (await world.put(b"%d" % number, again=True)).queue_offset == number
         assert sorted(await world.pop()) == [b"%d" % number for number in range(10)]
@@ -216,7 +218,7 @@ async def parted(world: GroupWorld) -> tuple[Member, Member]:
 
 
 async def lead_the_other(world: GroupWorld) -> None:
-    """The second leads, and the first has not heard of it."""
+    """The second leads, and the first has not learned of it."""
     world.members[0].reachable = False
     await world.lead(1)
     for number in range(3):
@@ -224,13 +226,13 @@ async def lead_the_other(world: GroupWorld) -> None:
 
 
 async def test_what_was_folded_of_a_cut_end_is_made_anew() -> None:
-    """With ack_mode=master a deposed master has folded, and given out, what is cut off."""
+    """With ack_mode=master a deposed master has folded, and delivered, what is cut off."""
     async with group_of(2, replication=FAST_ACKS) as world:
         first, second = await parted(world)
         assert len(await world.pop()) == 11
         await lead_the_other(world)
         first.reachable = True
-        first.hear(world.group)
+        first.learn(world.group)
         await world.in_sync(0, 1)
         assert first.log_bytes() == second.log_bytes()
         await world.lead(0)
@@ -245,7 +247,7 @@ async def test_a_log_is_cut_when_there_is_room_to_say_so() -> None:
         await lead_the_other(world)
         first.disk.fill(0)
         first.reachable = True
-        first.hear(world.group)
+        first.learn(world.group)
         await until(lambda: first.alive.role.follower is not None)
         await asyncio.sleep(0.3)
         assert not first.alive.failure.done() and first.end > second.end
@@ -306,12 +308,12 @@ async def test_what_was_not_confirmed_by_others_is_not_folded_at_the_start() -> 
         for number in range(10):
             await world.put(b"%d" % number)
         await first.kill()
-        heard, world.group = world.group, BrokerGroup()
+        learned, world.group = world.group, BrokerGroup()
         await first.start()
         files = first.alive.files
         assert list(first.alive.role.group.sync_state_set) == [0]
         assert files.high_watermark == files.saved_position < files.end_position
-        world.group = heard
+        world.group = learned
         await world.lead(0)
         assert len(await world.pop()) == 10
 

@@ -133,7 +133,7 @@ class Machine:
         await self.world.lead(number)
 
     async def check(self) -> None:
-        """All are back: all have one log, and each message that was sent is there, given out, or acknowledged."""
+        """All are back: all have one log, and each message that was sent is there, delivered, or acknowledged."""
         world = self.world
         for member in world.members:
             if member.app is None:
@@ -151,7 +151,7 @@ class Machine:
         assert not got & self.acked, "acknowledged messages came again"
         assert got <= self.maybe
         if self.keeps_all:
-            # Who had it given out and lost the answer has it still: it is hidden, not lost.
+            # Who had it delivered and lost the answer has it still: it is hidden, not lost.
             held = {each.next_offset for each in world.members[world.group.master].alive.core.state.table}
             missing = self.sent - got - self.maybe_acked - set(self.handles)
             assert not missing or held, f"lost: {sorted(missing)}"

@@ -63,7 +63,7 @@ async def test_a_tail_that_nobody_else_has_is_cut_off() -> None:
         await first.start()
 
 
-async def test_a_record_that_is_met_damaged_is_mended_and_given_out() -> None:
+async def test_a_record_that_is_met_damaged_is_mended_and_delivered() -> None:
     async with group_of(2) as world:
         first, second = world.members
         await world.lead(0)
@@ -157,7 +157,7 @@ async def test_a_recall_has_a_damaged_record_mended_and_is_decided_then() -> Non
         assert refused.value.code == Code.INTERNAL_ERROR
 
 
-async def test_a_master_that_was_deposed_and_has_not_heard_of_it_cannot_say_that_a_message_is_not_there() -> None:
+async def test_a_master_that_was_deposed_and_has_not_learned_of_it_cannot_say_that_a_message_is_not_there() -> None:
     """Seed 106256 of the simulator of broker groups: it told a client so of a message that its successor held."""
     async with group_of(2) as world:
         await world.lead(0)
@@ -168,9 +168,9 @@ async def test_a_master_that_was_deposed_and_has_not_heard_of_it_cannot_say_that
         due_ms = world.clock.wall_ms() + 60_000
         handle = (await world.put(b"later", topic="later", due_ms=due_ms)).references[0]
         request = pb.RecallRequest(topic="later", recall_handle=handle)
-        with pytest.raises(StatusError, match="leads no more") as told:
+        with pytest.raises(StatusError, match="leads no more") as reported:
             await deposed.channel.call(methods.RECALL, request)
-        assert told.value.code == Code.HA_NOT_AVAILABLE
+        assert reported.value.code == Code.HA_NOT_AVAILABLE
         await world.channel.call(methods.RECALL, request)
 
 
@@ -210,7 +210,7 @@ async def test_a_record_that_a_new_master_finds_damaged_is_mended() -> None:
         await world.lead(0)
         await world.in_sync(0, 1, 2)
         await second.alive.role.follower.stop()  # type: ignore[union-attr]
-        second.alive.files.confirm = lambda position: None  # type: ignore[method-assign]
+        second.alive.files.commit = lambda position: None  # type: ignore[method-assign]
         second.alive.role.follower.start()  # type: ignore[union-attr]
         await world.in_sync(0, 1, 2)
         for number in range(10):

@@ -35,7 +35,7 @@ async def test_put_pop_ack() -> None:
         assert broker.app.health() is None
 
 
-async def test_what_was_popped_and_could_not_be_given_out_comes_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_popped_and_could_not_be_delivered_comes_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as broker:
         await broker.put(b"1")
         store = broker.app.core.store
@@ -233,7 +233,7 @@ async def test_offsets() -> None:
         assert len(broker.app.core.store.queues) == held, "where nothing is, nothing is made"
 
 
-async def test_notify_tells_at_once_and_at_every_arrival() -> None:
+async def test_notify_reports_at_once_and_at_every_arrival() -> None:
     async with running() as broker:
         await broker.put(b"1", tag="a")
         stream = broker.channel.open(methods.NOTIFY)

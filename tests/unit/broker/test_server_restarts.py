@@ -71,7 +71,7 @@ async def end_dead(broker: Broker) -> None:
     await broker.app.leader.reviver.stop()
     await broker.app.leader.timer.stop()
     await broker.app.leader.transactions.stop()
-    await broker.app.controller_follower.stop()
+    await broker.app.controller_watch.stop()
     await broker.to_controller.close()
 
 
@@ -84,7 +84,7 @@ async def test_a_failed_sync_ends_the_broker_and_is_never_followed_by_an_ok() ->
         assert "has stopped" in str(broker.app.health())
 
 
-async def test_what_comes_after_a_failed_sync_is_told_that_it_was_not_done_and_may_ask_again() -> None:
+async def test_what_comes_after_a_failed_sync_is_notified_that_it_was_not_done_and_may_ask_again() -> None:
     """As the refusals of any replica that can't serve: so a proxy holds it, for the next master or this one."""
     async with running() as broker:
         for body in (b"1", b"2", b"6"):
@@ -101,8 +101,8 @@ async def test_what_comes_after_a_failed_sync_is_told_that_it_was_not_done_and_m
             await refused(later, Code.HA_NOT_AVAILABLE, "the broker stops")
 
 
-async def test_a_send_whose_refusal_could_not_be_made_to_last_is_in_doubt() -> None:
-    """What was taken back may come again: its client must not hear that nothing was stored (S2)."""
+async def test_a_send_whose_refusal_could_not_be_made_to_last_is_of_unknown_outcome() -> None:
+    """What was revoked may come again: its client must not hear that nothing was stored (S2)."""
     async with running() as broker:
         await broker.put(b"1")
         broker.disk.fail_writes(1)
@@ -156,7 +156,7 @@ async def test_queues_that_are_made_again_are_not_trusted_before_a_checkpoint_sa
         broker = Broker(disk, options, clock)
         disk.fail_syncs(1, of=lambda path: path.parent.name == "queueindex")
         await broker.app.start()
-        broker.hear()
+        broker.learn()
         assert isinstance(await broker.app.failure, OSError)
         disk.crash("process")
         await broker.app.stop()

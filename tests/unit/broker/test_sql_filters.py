@@ -1,4 +1,4 @@
-"""SQL92 filters at the broker: which messages pops give out, which polls are woken, and what bounds both."""
+"""SQL92 filters at the broker: which messages pops deliver, which polls are woken, and what bounds both."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from popwheel_broker.consume import scan
 from popwheel_broker.consume.message_properties import NamedProperties
-from popwheel_broker.consume.sql_filter import Looks, SqlFilter
+from popwheel_broker.consume.sql_filter import FilterCounts, SqlFilter
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.options import BrokerOptions, PopOptions
 from popwheel_common.contract.pop_answer import PopAnswer
@@ -47,7 +47,7 @@ def request(expression: str, count: int = 32, group: str = "g") -> pb.PopRequest
 
 
 def popped(world: World, expression: str, count: int = 32) -> PopAnswer:
-    return world.core.pops.pop(request(expression, count), world.core.pops.turn())
+    return world.core.pops.pop(request(expression, count), world.core.pops.rotation())
 
 
 def bodies(answer: PopAnswer) -> list[bytes]:
@@ -58,7 +58,7 @@ def stored(payload: bytes, system: bytes = b"") -> StoredRecord:
     return StoredRecord(RecordKind.MESSAGE, "t", 0, payload, system, 0, 0, b"", 0, 0, 1, 0, 0)
 
 
-def test_a_pop_gives_out_what_passes_and_passes_over_the_rest() -> None:
+def test_a_pop_delivers_what_passes_and_passes_over_the_rest() -> None:
     world = world_of()
     for number in range(10):
         put(world, b"%d" % number, n=str(number))
@@ -71,9 +71,9 @@ def test_a_pop_gives_out_what_passes_and_passes_over_the_rest() -> None:
     world.revive()
     world.flush()
     assert bodies(popped(world, "n = 100")) == [b"4", b"5", b"6"], "what comes again is not asked"
-    told = metrics(world)
-    assert 'popwheel_sql_filter_messages_total{outcome="passed"} 3.0' in told
-    assert 'popwheel_sql_filter_messages_total{outcome="not_comparable"} 1.0' in told
+    reported = metrics(world)
+    assert 'popwheel_sql_filter_messages_total{outcome="passed"} 3.0' in reported
+    assert 'popwheel_sql_filter_messages_total{outcome="not_comparable"} 1.0' in reported
 
 
 def test_progress_past_what_is_kept_back_outlives_a_restart() -> None:
@@ -108,7 +108,7 @@ def test_a_rare_message_in_a_deep_backlog_is_found_step_by_step() -> None:
     while not (answer := popped(world, "n = 2")).messages:
         assert answer.waiting > 0
         pops += 1
-    assert pops == 100 // (64 // scan.LOOK_COST)
+    assert pops == 100 // (64 // scan.ENTRY_COST)
     assert answer.waiting == 0
 
 
@@ -118,7 +118,7 @@ def test_large_messages_bound_a_scan_by_their_bytes() -> None:
         put(world, bytes(2000 if number else 20_000), n=str(number))
     looked = []
     while popped(world, "n = 3").messages == []:
-        looked.append(world.core.pops.sql_scan.looks.kept_back)
+        looked.append(world.core.pops.sql_scan.counts.rejected)
     assert looked == [1, 3], "one alone is looked at, however large"
 
 
@@ -126,9 +126,9 @@ def test_large_messages_bound_a_scan_by_their_bytes() -> None:
     ("expression", "value", "looked_at"),
     [
         ("n = 2", "1", 256),
-        (" OR ".join(["n = 2"] * 249), "1", 1024 // (scan.LOOK_COST + 31)),
-        (" OR ".join(["n CONTAINS 'b'"] * 100), "a" * 100, 1024 // (scan.LOOK_COST + 8 + 39)),
-        ("n CONTAINS 'bb' OR n CONTAINS 'bc'", "a" * 16_000, 1024 // (scan.LOOK_COST + 125 + 15)),
+        (" OR ".join(["n = 2"] * 249), "1", 1024 // (scan.ENTRY_COST + 31)),
+        (" OR ".join(["n CONTAINS 'b'"] * 100), "a" * 100, 1024 // (scan.ENTRY_COST + 8 + 39)),
+        ("n CONTAINS 'bb' OR n CONTAINS 'bc'", "a" * 16_000, 1024 // (scan.ENTRY_COST + 125 + 15)),
     ],
 )
 def test_what_a_filter_does_is_part_of_a_scan_s_cost(expression: str, value: str, looked_at: int) -> None:
@@ -136,13 +136,13 @@ def test_what_a_filter_does_is_part_of_a_scan_s_cost(expression: str, value: str
     payload, own = wire(b"x", None, n=value)
     world.core.store.put([Record(RecordKind.MESSAGE, "t", 0, payload, own) for _ in range(60)])
     world.flush()
-    looks = world.core.pops.sql_scan.looks
+    counts = world.core.pops.sql_scan.counts
     answer = popped(world, expression)
-    assert looks.kept_back == pytest.approx(min(looked_at, 60), abs=2)
-    assert bool(answer.waiting) is (looks.kept_back < 60)
+    assert counts.rejected == pytest.approx(min(looked_at, 60), abs=2)
+    assert bool(answer.waiting) is (counts.rejected < 60)
     while answer.waiting:
         answer = popped(world, expression)
-    assert looks.kept_back == 60, "each message is looked at once"
+    assert counts.rejected == 60, "each message is looked at once"
 
 
 def test_an_answer_of_full_size_is_cut() -> None:
@@ -155,7 +155,7 @@ def test_an_answer_of_full_size_is_cut() -> None:
     assert sizes == [[100, 600], [600, 100]]
 
 
-def test_a_damaged_message_is_neither_given_out_nor_passed_over() -> None:
+def test_a_damaged_message_is_neither_delivered_nor_passed_over() -> None:
     world = world_of()
     for number in range(3):
         put(world, b"%d" % number, n=str(number))
@@ -178,7 +178,7 @@ def test_a_damaged_message_is_neither_given_out_nor_passed_over() -> None:
     assert bodies(popped(world, "n = 2")) == [b"2"]
 
 
-def test_what_cannot_be_looked_at_is_given_out_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_looked_at_is_delivered_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     for body in (b"a", b"bad", b"c"):
         put(world, body, n="1")
@@ -232,10 +232,10 @@ def test_system_properties_have_the_names_that_rocketmq_gives_them() -> None:
         "TIMER_DELIVER_MS > 1799999999999",
         "n = 1 AND TAGS <> 'forged'",
     ):
-        assert SqlFilter(expression).passes(stored(payload, own), Looks()), expression
+        assert SqlFilter(expression).passes(stored(payload, own), FilterCounts()), expression
     payload, own = wire(b"body", SystemProperties(), TAGS="forged")
     for name in ("TAGS", "KEYS", "__SHARDINGKEY", "TRACE_CONTEXT", "__BORNHOST", "BORN_TIMESTAMP", "TIMER_DELIVER_MS"):
-        assert SqlFilter(f"{name} IS NULL").passes(stored(payload, own), Looks()), name
+        assert SqlFilter(f"{name} IS NULL").passes(stored(payload, own), FilterCounts()), name
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_time_that_no_calendar_has_is_null(time: Timestamp) -> None:
     world.flush()
     for name in ("BORN_TIMESTAMP", "TIMER_DELIVER_MS"):
         assert bodies(popped(world, f"{name} > 0 OR {name} <= 0 OR {name} = '' OR {name} <> ''")) == []
-        assert SqlFilter(f"{name} IS NULL").passes(stored(payload, own), Looks())
+        assert SqlFilter(f"{name} IS NULL").passes(stored(payload, own), FilterCounts())
 
 
 def test_properties_are_read_whatever_order_they_are_written_in() -> None:
@@ -322,15 +322,15 @@ def test_a_cold_backlog_is_looked_through() -> None:
             await send(broker, *range(begin, begin + 100))
         await asyncio.sleep(6)
         fetched = broker.app.core.store.reads.fetched_bytes
-        looks = []
+        counts = []
         while True:
             answer: PopAnswer = await broker.channel.call(methods.POP, request("n >= 698", 4))
-            looks.append(len(answer.messages))
+            counts.append(len(answer.messages))
             if answer.messages:
                 break
             assert answer.waiting
         assert bodies(answer) == [b"698", b"699"]
-        assert len(looks) <= 4
+        assert len(counts) <= 4
         assert broker.app.core.store.reads.fetched_bytes > fetched
 
     serve(work, pop=PopOptions())
@@ -348,7 +348,7 @@ async def test_what_comes_again_passes_a_filter_that_it_would_not_pass() -> None
         found: list[bytes] = []
         async with asyncio.timeout(5):
             while not found:
-                await asyncio.sleep(0.001)  # until what was given back is on the device
+                await asyncio.sleep(0.001)  # until what was released is on the device
                 answer: PopAnswer = await broker.channel.call(methods.POP, request("n = 8"))
                 found += bodies(answer)
         assert found == [b"3"]

@@ -39,7 +39,7 @@ class Broker:
         self.timers = Timers()
         self.messages = 0
         self.interests = Interests(100, 1 << 20)
-        self.interests.take_turns(self.timers.later, lambda interest: self.messages)
+        self.interests.start_rotation(self.timers.later, lambda interest: self.messages)
         self.subscribers = [Subscriber(lambda: None) for _ in range(proxies)]
         for subscriber in self.subscribers:
             self.interests.add(Interest(1, subscriber, "t", "g", None))
@@ -48,90 +48,90 @@ class Broker:
         self.messages += count
         self.interests.arrived(queue_of("t"), [0] * count)
 
-    def told(self) -> list[int]:
+    def reported(self) -> list[int]:
         """What each was told since the last call."""
         return [sum(count for _, count in subscriber.take()[0]) for subscriber in self.subscribers]
 
 
-def test_as_many_are_told_as_messages_come_and_in_turn() -> None:
+def test_as_many_are_reported_as_messages_come_and_in_turn() -> None:
     broker = Broker(3)
-    told = []
+    reported = []
     for count in (1, 1, 2, 1, 7):
         broker.arrive(count)
         broker.messages = 0
-        told.append(broker.told())
-    assert told == [[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 1, 0], [2, 2, 3]]
+        reported.append(broker.reported())
+    assert reported == [[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 1, 0], [2, 2, 3]]
     broker.timers.fire()
-    assert (broker.told(), broker.timers.waiting) == ([0, 0, 0], [])
+    assert (broker.reported(), broker.timers.waiting) == ([0, 0, 0], [])
 
 
-def test_what_still_waits_after_a_while_is_told_to_all() -> None:
+def test_what_still_waits_after_a_while_is_notified_to_all() -> None:
     broker = Broker(3)
     broker.arrive(2)
-    assert broker.told() == [1, 1, 0]
+    assert broker.reported() == [1, 1, 0]
     broker.messages = 1  # one of them is dead, or hangs
     broker.timers.fire()
-    assert broker.told() == [0, 0, 0], "it may have come a moment ago"
+    assert broker.reported() == [0, 0, 0], "it may have come a moment ago"
     broker.timers.fire()
-    assert (broker.told(), broker.timers.waiting) == ([1, 1, 1], [])
+    assert (broker.reported(), broker.timers.waiting) == ([1, 1, 1], [])
 
 
-def test_messages_that_come_in_between_do_not_put_off_for_ever_what_is_told_to_all() -> None:
+def test_messages_that_come_in_between_do_not_put_off_for_ever_what_is_notified_to_all() -> None:
     broker = Broker(3)
     broker.arrive(3)
-    broker.told()
+    broker.reported()
     for _ in range(3):  # each is taken at once; those before are not
         broker.timers.fire()
         broker.arrive(1)
         broker.messages -= 1
-    broker.told()
+    broker.reported()
     broker.timers.fire()
-    assert broker.told() == [3, 3, 3]
+    assert broker.reported() == [3, 3, 3]
 
 
 def test_who_has_no_poll_hands_the_word_on_and_it_goes_round_once() -> None:
     broker = Broker(3)
     broker.arrive(1)
-    told = []
+    reported = []
     for _ in range(5):
-        told.append(broker.told())
-        for subscriber, count in zip(broker.subscribers, told[-1], strict=True):
+        reported.append(broker.reported())
+        for subscriber, count in zip(broker.subscribers, reported[-1], strict=True):
             if count:
                 broker.interests.forward(subscriber, 1)
-    assert told == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert reported == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
     broker.interests.forward(broker.subscribers[0], 7)
     broker.messages = 0
     broker.timers.fire()
     broker.arrive(1)
     broker.messages = 0  # taken before the word comes back
-    broker.told()
+    broker.reported()
     broker.interests.forward(broker.subscribers[0], 1)
-    assert broker.told() == [0, 0, 0]
+    assert broker.reported() == [0, 0, 0]
 
 
-def test_many_words_in_one_while_are_handed_on_no_more_often_than_one() -> None:
+def test_many_words_in_one_while_are_forwarded_no_more_often_than_one() -> None:
     broker = Broker(3)
     shared = 0
     for _ in range(10):
         broker.arrive(1)
-        while any(told := broker.told()):
+        while any(reported := broker.reported()):
             interest = broker.interests.of_topic("t")[0]
             shared += broker.interests.is_shared(interest)
-            for subscriber, count in zip(broker.subscribers, told, strict=True):
+            for subscriber, count in zip(broker.subscribers, reported, strict=True):
                 if count:
                     broker.interests.forward(subscriber, 1)
     assert shared == 2, "then nobody is asked to hand on any more"
     broker.timers.fire()
-    assert broker.told() == [0, 0, 0]
+    assert broker.reported() == [0, 0, 0]
     broker.timers.fire()
-    assert broker.told() == [10, 10, 10]
+    assert broker.reported() == [10, 10, 10]
     assert not broker.interests.is_shared(broker.interests.of_topic("t")[0]), "all know"
     broker.messages = 0
     broker.arrive(1)
     assert broker.interests.is_shared(broker.interests.of_topic("t")[0])
 
 
-def test_one_alone_is_told_of_all_and_nobody_looks_later() -> None:
+def test_one_alone_is_notified_of_all_and_nobody_looks_later() -> None:
     broker = Broker(2)
     broker.arrive(1)
     assert all(broker.interests.is_shared(each) for each in broker.interests.of_topic("t"))
@@ -139,9 +139,9 @@ def test_one_alone_is_told_of_all_and_nobody_looks_later() -> None:
     assert not broker.interests.is_shared(broker.interests.of_topic("t")[0])
     broker.timers.fire()
     broker.timers.fire()
-    broker.told()
+    broker.reported()
     broker.arrive(3)
-    assert (broker.told(), broker.timers.waiting) == ([0, 3], [])
+    assert (broker.reported(), broker.timers.waiting) == ([0, 3], [])
     broker.arrive(1)
     broker.interests.cancel_all(broker.subscribers[1])
     broker.timers.fire()
@@ -195,12 +195,12 @@ class Proxy:
     def step(self) -> bool:
         """One thing happens here; False if there was nothing."""
         subscriber = self.broker.subscribers[self.number]
-        told, _ = subscriber.take()
-        for _, count in told:
+        reported, _ = subscriber.take()
+        for _, count in reported:
             shared = self.broker.interests.is_shared(subscriber.interests[1])
             if not self.book.notified(self.interest.id, "b", count, 0.0) and shared:
                 self.handed += 1
-        if told:
+        if reported:
             return True
         if self.handed:
             self.handed -= 1

@@ -271,7 +271,7 @@ async def test_a_superblock_of_a_later_release_is_refused(slot: int) -> None:
         await loaded(disk)
 
 
-def test_a_slot_gives_back_what_was_put_in_and_holds_the_largest_group() -> None:
+def test_a_slot_releases_what_was_put_in_and_holds_the_largest_group() -> None:
     assert decode(encode(FULL, 7)) == (7, FULL)
     address = "h" * 253 + ":65535"
     replicas = [Replica(number=63, address=address, identity=bytes(64), alive=True) for _ in range(64)]

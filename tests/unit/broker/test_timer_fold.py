@@ -40,7 +40,7 @@ def test_what_fired_and_was_not_at_the_slave_is_cut_off_and_fires_at_the_new_mas
     pair.turn()
     pair.clock.advance(1_000)
     while pair.master.timer.step().busy:
-        pass  # the slave does not hear of it
+        pass  # the slave does not learn of it
     assert pair.master.end_position > pair.slave.end_position
     pair.fail_over()
     pair.turn()
@@ -48,7 +48,7 @@ def test_what_fired_and_was_not_at_the_slave_is_cut_off_and_fires_at_the_new_mas
     assert pair.slave.end_position == pair.master.end_position
 
 
-def test_the_slave_may_hear_that_a_timer_fired_before_it_has_chained_it_in() -> None:
+def test_the_slave_may_learn_that_a_timer_fired_before_it_has_chained_it_in() -> None:
     pair = TimerPair()
     pair.send(b"a", 1_000)
     pair.pass_to(2_000)  # the slave's timer does nothing all the while
@@ -140,7 +140,7 @@ def test_what_leaves_no_record_is_let_go_when_the_master_says_that_its_slots_are
     assert state.pending.by_topic() == {"orders": 1, "gone": 1}
     assert state.commit_read_time_ms < pair.begin_ms + 2_000
     pair.save_master()
-    pair.tell_progress()
+    pair.report_progress()
     pair.follow()
     assert state.pending.by_topic() == {"orders": 1}
     assert (state.recalled, state.awaited) == ({}, {})

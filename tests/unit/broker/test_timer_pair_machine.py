@@ -78,7 +78,7 @@ class TimerPairMachine(RuleBasedStateMachine):
 
     @rule(time_ms=st.integers(1, 3_000), steps=st.integers(1, 3), records=st.integers(0, 3))
     def hang(self, time_ms: int, steps: int, records: int) -> None:
-        """Time passes, the master does a little, and the slave hears of less."""
+        """Time passes, the master does a little, and the slave learns of less."""
         self.pair.clock.advance(time_ms)
         for _ in range(steps):
             self.pair.master.timer.step()
@@ -97,9 +97,9 @@ class TimerPairMachine(RuleBasedStateMachine):
             self.pair.slave.timer.step()
 
     @rule()
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Checkpoint sync."""
-        self.pair.tell_progress()
+        self.pair.report_progress()
 
     @rule(core=st.booleans())
     def save_slave(self, core: bool) -> None:
@@ -174,7 +174,7 @@ class TimerPairMachine(RuleBasedStateMachine):
         for _ in range(2):
             pair.pass_to(pair.clock.wall_ms() - pair.begin_ms + 2_000)
             pair.save_master()
-            pair.tell_progress()
+            pair.report_progress()
             pair.follow()
         for replica in (pair.master, pair.slave):
             if replica.timer.has_begun:

@@ -1,4 +1,4 @@
-"""A delayed message that fails by itself is set aside; all others fire at their millisecond (T2, T3)."""
+"""A delayed message that fails by itself is quarantined; all others fire at their millisecond (T2, T3)."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ FAR_MS = 7000
 
 @pytest.mark.parametrize("step", ["firing", "scheduling", "writing", "decoding"])
 @pytest.mark.parametrize("error", ERRORS)
-def test_one_that_fails_is_set_aside_and_others_fire_in_time(step: str, error: type[Exception]) -> None:
+def test_one_that_fails_is_quarantined_and_others_fire_in_time(step: str, error: type[Exception]) -> None:
     world = TimerWorld()
     positions = world.send_many([b"a", MARK, b"b", b"c"], [1500, 1501, 1502, 2700])
     marked = Poison([step], lambda: error)
@@ -56,7 +56,7 @@ def _failing_delay(position: int, world: TimerWorld, error: type[Exception]) -> 
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_one_that_fails_as_it_rolls_is_set_aside(error: type[Exception]) -> None:
+def test_one_that_fails_as_it_rolls_is_quarantined(error: type[Exception]) -> None:
     world = TimerWorld()
     world.send_many([b"a", MARK, b"b"], [FAR_MS] * 3)
     with Poison(["firing"], lambda: error).spread():
@@ -72,7 +72,7 @@ def test_one_that_fails_as_it_rolls_is_set_aside(error: type[Exception]) -> None
 
 @pytest.mark.parametrize("kind", CRASHES)
 @pytest.mark.parametrize("step", ["firing", "scheduling"])
-def test_what_is_set_aside_does_not_fire_after_a_restart(kind: CrashKind, step: str) -> None:
+def test_what_is_quarantined_does_not_fire_after_a_restart(kind: CrashKind, step: str) -> None:
     world = TimerWorld()
     world.send_many([b"a", MARK, b"b"], [1500] * 3)
     with Poison([step]).spread():
@@ -90,7 +90,7 @@ def test_what_is_set_aside_does_not_fire_after_a_restart(kind: CrashKind, step: 
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-def test_one_that_is_given_back_before_its_time_fires_at_its_time(kind: CrashKind) -> None:
+def test_one_that_is_released_before_its_time_fires_at_its_time(kind: CrashKind) -> None:
     world = TimerWorld()
     position = world.send(MARK, FAR_MS)
     with Poison(["firing"]).spread():
@@ -111,7 +111,7 @@ def test_one_that_is_given_back_before_its_time_fires_at_its_time(kind: CrashKin
     assert world.timer.state.pending.total == 0
 
 
-def test_one_that_is_given_back_can_be_recalled_again() -> None:
+def test_one_that_is_released_can_be_recalled_again() -> None:
     world = TimerWorld()
     position = world.send(MARK, FAR_MS)
     with Poison(["firing"]).spread():
@@ -125,7 +125,7 @@ def test_one_that_is_given_back_can_be_recalled_again() -> None:
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-def test_one_that_is_given_back_when_it_is_due_fires_at_once_and_once(kind: CrashKind) -> None:
+def test_one_that_is_released_when_it_is_due_fires_at_once_and_once(kind: CrashKind) -> None:
     world = TimerWorld()
     world.send(MARK, 1500)
     with Poison(["firing"]).spread():
@@ -162,7 +162,7 @@ def test_one_is_not_fired_after_a_start_whose_checkpoint_is_ahead_of_its_record(
 
 @pytest.mark.parametrize("due_ms", [1500, FAR_MS])
 @pytest.mark.parametrize("kind", CRASHES)
-def test_one_that_is_given_back_is_fired_once_after_a_start_whose_checkpoint_is_ahead(
+def test_one_that_is_released_is_fired_once_after_a_start_whose_checkpoint_is_ahead(
     kind: CrashKind, due_ms: int
 ) -> None:
     world = TimerWorld()
@@ -285,7 +285,7 @@ def test_past_the_limit_one_waits_alone_and_others_fire() -> None:
 
 
 @pytest.mark.parametrize("step", ["firing", "scheduling"])
-def test_a_slave_has_what_its_master_has_set_aside(step: str) -> None:
+def test_a_slave_has_what_its_master_has_quarantined(step: str) -> None:
     pair = TimerPair(body_bytes=len(MARK))
     pair.send(b"aaaaaa", 1500)
     pair.send(MARK, 1500)
@@ -311,7 +311,7 @@ def test_a_slave_has_what_its_master_has_set_aside(step: str) -> None:
     assert [body for body, _ in pair.fired()] == [b"aaaaaa", MARK]
 
 
-def test_what_its_master_sets_aside_as_it_rolls_stays_so_at_a_slave_where_it_need_not_roll() -> None:
+def test_what_its_master_quarantines_as_it_rolls_stays_so_at_a_slave_where_it_need_not_roll() -> None:
     pair = TimerPair(body_bytes=len(MARK))
     pair.slave.options = timer_options(slots=400, roll_window_ms=100_000)
     pair.slave.begin()
@@ -351,7 +351,7 @@ def test_a_slave_that_alone_cannot_schedule_one_waits_and_sets_it_aside_when_it_
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_timer_that_a_slave_cannot_fold_is_set_aside_and_others_fire(error: type[Exception]) -> None:
+def test_a_timer_that_a_slave_cannot_fold_is_quarantined_and_others_fire(error: type[Exception]) -> None:
     pair = TimerPair(body_bytes=len(MARK))
     first = pair.send(b"aaaaaa", 1500)
     marked = pair.send(MARK, 1500)
@@ -366,7 +366,7 @@ def test_a_timer_that_a_slave_cannot_fold_is_set_aside_and_others_fire(error: ty
     assert [body for body, _ in pair.fired()] == [b"aaaaaa", MARK, b"bbbbbb"]  # it was read again, from the log
 
 
-def test_a_pending_message_counts_once_on_both_when_it_is_given_back() -> None:
+def test_a_pending_message_counts_once_on_both_when_it_is_released() -> None:
     pair = TimerPair(body_bytes=len(MARK))
     pair.send(MARK, FAR_MS)
     with Poison(["firing"]).spread():
@@ -419,7 +419,7 @@ def test_a_start_goes_on_past_a_delay_that_cannot_be_read(error: type[Exception]
     assert len(world.fired()) == 4
 
 
-def test_only_what_was_set_aside_of_a_timer_ends_with_what_comes_of_it() -> None:
+def test_only_what_was_quarantined_of_a_timer_ends_with_what_comes_of_it() -> None:
     """A word on a record, as that a recall of it failed, has the same key as the timer has that stands there."""
     world = TimerWorld()
     position = world.send(b"a", FAR_MS)
@@ -433,7 +433,7 @@ def test_only_what_was_set_aside_of_a_timer_ends_with_what_comes_of_it() -> None
         (Step.SCHEDULING, b"", position),
         (Step.FIRING, fired_origin(last), last),
     ):
-        table.note_fault(QuarantineEntry(step, EntryFlag(0), origin, noted, noted, "", TOPIC, 0, 0, "why"))
+        table.record_fault(QuarantineEntry(step, EntryFlag(0), origin, noted, noted, "", TOPIC, 0, 0, "why"))
     for found in records:
         table.apply(found)
     assert [entry.step for entry in table] == [Step.FOLD, Step.SCHEDULING]

@@ -264,7 +264,7 @@ def test_nor_is_it_once_retention_has_deleted_its_record(is_made_anew: bool) -> 
     assert world.fired() == []
 
 
-def test_what_a_full_disk_held_up_is_left_out_if_its_topic_goes_meanwhile() -> None:
+def test_what_a_full_disk_delayed_is_left_out_if_its_topic_goes_meanwhile() -> None:
     world = TimerWorld()
     world.send(b"a", 1_000)
     recalled = world.send(b"b", 9_000)
@@ -281,7 +281,7 @@ def test_what_a_full_disk_held_up_is_left_out_if_its_topic_goes_meanwhile() -> N
     assert world.timer.state.pending.total == 0
 
 
-def test_what_a_full_disk_held_up_is_not_early_if_the_clock_is_set_back_meanwhile() -> None:
+def test_what_a_full_disk_delayed_is_not_early_if_the_clock_is_set_back_meanwhile() -> None:
     world = TimerWorld()
     world.send(b"a", 1_500)
     world.turn()
@@ -368,7 +368,7 @@ def test_a_timer_log_that_is_damaged_under_the_running_broker_is_made_again_by_t
     assert world.fired_bodies() == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
+def test_a_failed_sync_is_notified_though_its_waiter_has_gone() -> None:
     """The device tells it once: the next save would count on what never reached it."""
     world = TimerWorld()
     world.send(b"a", 60_123)
@@ -378,7 +378,7 @@ def test_a_failed_sync_is_told_though_its_waiter_has_gone() -> None:
     async def give_up() -> None:
         world.disk.hold_syncs()
         saving = asyncio.create_task(world.service.save())
-        await world.disk.until_held()
+        await world.disk.until_stored()
         saving.cancel()
         world.disk.release_syncs()
         await asyncio.gather(saving, return_exceptions=True)
@@ -397,7 +397,7 @@ def test_a_timer_begins_again_though_nobody_waited_for_its_end() -> None:
     async def give_up() -> None:
         service.start()
         world.disk.hold_syncs()
-        await world.disk.until_held()
+        await world.disk.until_stored()
         stopping = asyncio.create_task(service.stop())
         await asyncio.sleep(0)
         stopping.cancel()

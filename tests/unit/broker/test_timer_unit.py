@@ -85,7 +85,7 @@ def test_singly_and_in_bulk_the_same_is_found_bad(data: bytes, sealed: bool) -> 
     [(slice(0, 4), 51), (slice(4, 12), (1 << 64) - 2), (slice(12, 16), 0x50570200), (slice(12, 16), 0x50570108)],
     ids=["size", "previous", "version", "unknown flag"],
 )
-def test_what_is_no_unit_is_told_though_its_checksum_is_right(field: slice, value: int) -> None:
+def test_what_is_no_unit_is_notified_though_its_checksum_is_right(field: slice, value: int) -> None:
     data = bytearray(unit.encode(*EXAMPLE))
     data[field] = value.to_bytes(field.stop - field.start, "big")
     data[48:] = (int.from_bytes(data[:48], "big") % 4_294_967_291).to_bytes(4, "big")

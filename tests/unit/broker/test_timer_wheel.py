@@ -258,7 +258,7 @@ def test_a_wheel_that_was_read_goes_on_with_the_file() -> None:
 
 @pytest.mark.parametrize("bit", [7, 31 * 8, 28 * 8])
 @pytest.mark.parametrize("slot", [1, 2])
-def test_a_damaged_file_is_told(slot: int, bit: int) -> None:
+def test_a_damaged_file_is_reported(slot: int, bit: int) -> None:
     """Of an empty slot every bit, of another those that a glance at it shows; the wheel is not made from it."""
     world = FileWorld()
     world.wheel.add(1000, 5200)
@@ -268,7 +268,7 @@ def test_a_damaged_file_is_told(slot: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 31_999])
-def test_a_short_file_is_told(size: int) -> None:
+def test_a_short_file_is_reported(size: int) -> None:
     world = FileWorld()
     world.wheel.write(world.file)
     world.file.truncate(size)

@@ -1,4 +1,4 @@
-"""What is told of a message at each place: what the broker knows, and not more."""
+"""What is notified of a message at each place: what the broker knows, and not more."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from tests.harness.poison import MARK
 from tests.unit.broker.core_world import world_of
 from tests.unit.broker.test_dead_letters import lapse, world_with_a_dead_letter
-from tests.unit.broker.test_quarantine import set_aside_one
+from tests.unit.broker.test_quarantine import quarantined_one
 from tests.unit.broker.world import World, handles, tag_filter
 
 EVER_MS = 1 << 62
@@ -20,7 +20,7 @@ RETRY = names.retry_topic("g", "t")
 
 def traced(world: World, message_id: str, topic: str = "t") -> list[pb.TracedMessage]:
     """All places, as the server tells them."""
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     answer = pb.MessageTraceResponse()
     place: SearchPlace | None = SearchPlace()
     while place is not None:
@@ -89,9 +89,9 @@ def test_what_a_filter_keeps_back() -> None:
     assert tag_filter("blue").expression == "blue"
 
 
-def test_what_is_set_aside_is_not_called_done() -> None:
+def test_what_is_quarantined_is_not_called_done() -> None:
     world = world_of()
-    entry = set_aside_one(world)
+    entry = quarantined_one(world)
     found = holding(world, MARK.hex())
     assert (found.holding, found.quarantine_id) == (pb.POISONED, entry.id)
 
@@ -115,7 +115,7 @@ def test_what_goes_on_while_it_is_looked_for_is_met(monkeypatch: pytest.MonkeyPa
     world = world_of()
     world.put("t", b"1")
     world.pop("g", "t")
-    search = MessageSearch(world.core.store, world.core.state, world.core.names.readers)
+    search = MessageSearch(world.core.store, world.core.state, world.core.topic_registry.readers)
     wanted = Wanted("t", b"1".hex(), "", 0, EVER_MS)
     looked = search.step(wanted, SearchPlace())
     while not looked.found:

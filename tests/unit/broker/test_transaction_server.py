@@ -97,7 +97,7 @@ async def test_a_commit_that_must_wait_leaves_the_transaction_open(monkeypatch: 
         assert (await broker.pull(0))[0] == [b"one"]
 
 
-async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
+async def test_a_proxy_with_producers_is_notified_what_to_ask() -> None:
     async with running(MemoryDisk(random.Random(0), 1 << 30), SOON) as broker:
         (identity,) = (await put(broker, b"one")).references
         stream = broker.channel.open(methods.CHECK_TRANSACTIONS)
@@ -117,8 +117,8 @@ async def test_a_proxy_with_producers_is_told_what_to_ask() -> None:
         assert 'popwheel_transactions_ended_total{resolution="expired"} 1.0' in broker.metrics()
 
 
-async def test_how_a_transaction_ended_is_durable_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that is told to send again did, and the next master knew nothing of the end and asked for a commit."""
+async def test_how_a_transaction_ended_is_durable_before_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is asked to send again did, and the next master knew nothing of the end and asked for a commit."""
 
     async def leads_no_more(self: Flusher, position: int) -> None:
         raise StatusError(Code.HA_NOT_AVAILABLE, "this broker leads no more")

@@ -238,7 +238,7 @@ def test_the_log_stays_from_the_oldest_open_half_message_on() -> None:
     assert world.core.expiry.needed_from() is None
 
 
-def test_only_so_many_that_have_ended_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_that_many_that_have_ended_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "ENDED_MAX", 2)
     world = world_of()
     halves = [send(world, b"%d" % number) for number in range(3)]
@@ -265,7 +265,7 @@ def test_a_damaged_half_message_is_not_committed() -> None:
     end(world, half, ROLLBACK)
 
 
-def test_metrics_tell_how_many_are_open_and_how_old() -> None:
+def test_metrics_report_how_many_are_open_and_how_old() -> None:
     world = world_of()
     half = send(world)
     world.clock.advance(6500)

@@ -113,7 +113,7 @@ def test_recalls_that_fail_hold_up_no_message(as_they_roll: bool, monkeypatch: p
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("kind", CRASHES)
-def test_what_cannot_be_scheduled_is_set_aside_and_pins_nothing(
+def test_what_cannot_be_scheduled_is_quarantined_and_pins_nothing(
     kind: CrashKind, half: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = TimerWorld()
@@ -199,7 +199,7 @@ def test_a_recall_that_its_master_cannot_schedule_recalls_at_the_next_master(
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-def test_one_that_waits_to_be_set_aside_with_half_a_unit_fires_once(
+def test_one_that_waits_to_be_quarantined_with_half_a_unit_fires_once(
     kind: CrashKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = timer_options()

@@ -68,7 +68,7 @@ async def test_who_reads_dead_letters_can_be_asked_for() -> None:
 async def test_many_groups_that_read_an_empty_topic_are_counted_in_short_turns() -> None:
     async with running() as broker:
         core = broker.app.core
-        core.names.readers.record({f"g-{number}": ["empty"] for number in range(30_000)})
+        core.topic_registry.readers.record({f"g-{number}": ["empty"] for number in range(30_000)})
         server = UseServer(core, SystemClock())
         call = None
         with measured_turns() as turns:

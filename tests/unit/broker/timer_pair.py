@@ -1,4 +1,4 @@
-"""A master and a slave with their timers, moved on step by step: what the slave has is told by hand."""
+"""A master and a slave with their timers, moved on step by step: what the slave has is reported by hand."""
 
 import random
 from pathlib import Path
@@ -202,7 +202,7 @@ class TimerPair:
             count += 1
         run_now(log.sync())
         confirmed = min(self.slave.end_position, log.synced_position)
-        self.master.core.store.confirm(confirmed)
+        self.master.core.store.commit(confirmed)
         self.slave.fold_to(confirmed)
         return count
 
@@ -211,7 +211,7 @@ class TimerPair:
         while self.slave.timer.step().busy:
             pass
 
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Give the slave what the master has saved."""
         saved = self.master.timer.saved
         if saved is not None:

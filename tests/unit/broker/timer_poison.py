@@ -13,7 +13,7 @@ from tests.unit.broker.timer_world import TimerWorld
 
 
 def entries(world: TimerWorld | PairReplica) -> list[QuarantineEntry]:
-    """What was set aside."""
+    """What was quarantined."""
     return list(world.core.quarantine.table)
 
 

@@ -173,10 +173,10 @@ class World:
 
     def _apply(self, **changes: Any) -> None:
         self._next_id += 1
-        self.hear(ClusterUpdate(version=self._next_id, **changes))
+        self.learn(ClusterUpdate(version=self._next_id, **changes))
         self.core.cluster_changes.apply()
 
-    def hear(self, update: ClusterUpdate) -> None:
+    def learn(self, update: ClusterUpdate) -> None:
         """The controller says this."""
         self.core.cluster_changes.receive(update)
         self.view.apply(update)
@@ -186,7 +186,7 @@ class World:
         """Sync the log and make all of it readable, as the flusher does."""
         log = self.core.store.log
         run_now(log.sync())
-        self.core.store.confirm(log.synced_position)
+        self.core.store.commit(log.synced_position)
 
     def begin_save(self) -> CheckpointChanges:
         """The part of saving a checkpoint that is done before anything is synced."""
@@ -248,7 +248,7 @@ class World:
         client_id: str = "",
     ) -> PopAnswer:
         """The broker's answer to a pop."""
-        self.core.cluster_changes.note_reader(group, topic)
+        self.core.cluster_changes.record_reader(group, topic)
         return self.core.pops.pop(
             pb.PopRequest(
                 group=group,
@@ -261,7 +261,7 @@ class World:
                 receive=receive,
                 client_id=client_id,
             ),
-            self.core.pops.turn(),
+            self.core.pops.rotation(),
         )
 
     def ack(self, group: str, topic: str, *handles: str) -> list[int]:
@@ -286,7 +286,7 @@ class World:
         reset = self.core.offset_reset
         reset.begin(plan)
         try:
-            while plan.deliveries and reset.go_on(plan):
+            while plan.deliveries and reset.revoke_some(plan):
                 pass
         finally:
             reset.end(plan)
@@ -324,8 +324,8 @@ class World:
             for entry in queue.read(at, 100):
                 found.append((at, store.records.read(entry)))
                 at += 1
-        for _, unconfirmed, entries, _ in store._unconfirmed:
-            for fields in struct.iter_unpack(">QIQ", entries) if unconfirmed is queue else ():
+        for _, uncommitted, entries, _ in store._uncommitted:
+            for fields in struct.iter_unpack(">QIQ", entries) if uncommitted is queue else ():
                 stored = store.records.read(Entry(*fields))
                 if stored.queue_offset >= queue.min_offset:
                     found.append((stored.queue_offset, stored))
@@ -349,7 +349,7 @@ class World:
         }
         assert counted == held
         assert len(table.holders) == sum(client_id != "" for _, client_id in held)
-        assert table.holders.clients_of_each().keys() <= groups
+        assert table.holders.clients_by_group().keys() <= groups
         assert {queue: table.in_flight_of(*queue) for queue in of_queue} == of_queue
         assert list(table.begin_at(0, "")) == sorted(table, key=lambda each: each.id)
         return {each.id: _contents(each) for each in table}

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from popwheel_common.contract import names
 from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, Use
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS, TopicSetting
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.kubernetes.api import (
     BROKER_GROUPS,
@@ -51,6 +52,16 @@ def schema_of(kind: ResourceKind) -> Any:
 
 def test_there_is_one_for_each_kind_and_no_other() -> None:
     assert [path.stem for path in FILES] == sorted(kind.plural for kind in OURS)
+
+
+@pytest.mark.parametrize("setting", TOPIC_SETTINGS, ids=lambda setting: str(setting.name))
+def test_a_topic_has_each_setting_of_the_table(setting: TopicSetting) -> None:
+    fields = schema_of(TOPICS)["properties"]
+    said = fields["spec"]["properties"][setting.resource_key]
+    assert said["type"] == fields["status"]["properties"][setting.resource_key]["type"]
+    assert said.get("enum", []) == list(setting.words)
+    assert said["type"] == ("string" if setting.words else "integer")
+    assert said["description"] == setting.help
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: str(kind.plural))

@@ -39,10 +39,10 @@ def test_each_service_has_the_certificate_and_nobody_the_key_of_the_authority(in
         (container,) = spec["containers"]
         (mount,) = (each for each in container["volumeMounts"] if each["name"] == "internal-tls")
         assert "subPath" not in mount, "its contents would never change"
-        told = {each["name"]: each.get("value") for each in container["env"]}
+        reported = {each["name"]: each.get("value") for each in container["env"]}
         for kind, file in (("CERTIFICATE", "tls.crt"), ("KEY", "tls.key"), ("AUTHORITY", "ca.crt")):
-            assert told[f"POPWHEEL_TLS__{kind}_FILE"] == f"{mount['mountPath']}/{file}"
-        assert told["POPWHEEL_TLS__MODE"] == "prefer"
+            assert reported[f"POPWHEEL_TLS__{kind}_FILE"] == f"{mount['mountPath']}/{file}"
+        assert reported["POPWHEEL_TLS__MODE"] == "prefer"
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert container[probe]["httpGet"]["port"] == "http", "where no certificate is asked for"
     assert not any("internal-tls" in str(pod["spec"].get("volumes")) for name, pod in pods.items() if "check" in name)

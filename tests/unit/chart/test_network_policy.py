@@ -93,8 +93,8 @@ class Paper:
         for template in self._templates:
             source = template["metadata"].get("labels", {}).get(COMPONENT, "without a component")
             for container in template["spec"]["containers"]:
-                told = [each for each in container.get("env", []) if "ADVERTISED" not in each["name"]]
-                for host, port in re.findall(r"([\w.-]+):(\d+)", json.dumps([told, container.get("args", [])])):
+                reported = [each for each in container.get("env", []) if "ADVERTISED" not in each["name"]]
+                for host, port in re.findall(r"([\w.-]+):(\d+)", json.dumps([reported, container.get("args", [])])):
                     found |= {(source, *target) for target in self._behind(host, int(port))}
         return found
 

@@ -106,14 +106,14 @@ def annotation(name: str) -> Any:
     return yaml.safe_load(CHART_FILE["annotations"][f"artifacthub.io/{name}"])
 
 
-def test_artifact_hub_is_told_of_the_image_and_of_all_kinds() -> None:
+def test_artifact_hub_is_notified_of_the_image_and_of_all_kinds() -> None:
     assert annotation("license") == "Apache-2.0"
     assert annotation("images") == [{"name": "popwheel", "image": f"popwheel:{CHART_FILE['appVersion']}"}]
     defined = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CHART / "crds").iterdir()]
-    told = {(each["name"], each["kind"], each["version"]) for each in annotation("crds")}
-    assert told == {
+    reported = {(each["name"], each["kind"], each["version"]) for each in annotation("crds")}
+    assert reported == {
         (each["metadata"]["name"], each["spec"]["names"]["kind"], each["spec"]["versions"][0]["name"])
         for each in defined
     }
-    kinds = {kind for _, kind, _ in told}
+    kinds = {kind for _, kind, _ in reported}
     assert all(each["kind"] in kinds for each in annotation("crdsExamples"))

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from kubernetes_validate import utils
 
+from popwheel_cli.options import ClusterOptions
+from popwheel_common.settings.config import load
 from popwheel_common.web.hosts import AllowedHosts
 from tests.harness.chart import DEFAULTS, NAMESPACE, Object, RenderedChart, complaints
 from tools import generate_values_schema
@@ -135,10 +137,10 @@ def test_settings_arrive_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["defaults", "load-balancer", "redis", "internal-tls"])
-def test_what_pods_are_told_besides_is_refused_under_config(name: str) -> None:
+def test_what_pods_are_notified_besides_is_refused_under_config(name: str) -> None:
     """Else what somebody writes there would have no effect, and nobody would say so."""
-    told = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
-    keys = {one.removeprefix("POPWHEEL_").lower().replace("__", ".") for one in told if one.startswith("POPWHEEL_")}
+    reported = {one["name"] for _, _, container in containers(rendered(name)) for one in container.get("env", [])}
+    keys = {one.removeprefix("POPWHEEL_").lower().replace("__", ".") for one in reported if one.startswith("POPWHEEL_")}
     assert [key for key in keys if not any(key == one or key.startswith(f"{one}.") for one in SET_BY_CHART)] == []
 
 
@@ -236,7 +238,24 @@ def test_the_own_redis_is_where_the_proxies_look_for_it() -> None:
     assert chart.one("Service", "popwheel-redis")["spec"]["ports"][0]["port"] == 6379
 
 
-def test_spark_applications_are_told_where_the_proxies_are() -> None:
+@pytest.mark.parametrize(
+    ("advertised", "address"),
+    [
+        ({}, None),
+        ({"host": "mq.example.com"}, "mq.example.com"),
+        ({"host": "fd00::1", "port": 80}, "[fd00::1]:80"),
+        ({"port": 80}, ":80"),
+    ],
+)
+def test_the_advertised_address_of_the_proxies(advertised: dict[str, object], address: str | None) -> None:
+    chart = RenderedChart({"proxy": {"advertised": advertised}})
+    (proxy,) = chart.pods()["popwheel-proxy"]["spec"]["containers"]
+    given = {each["name"]: each["value"] for each in proxy["env"] if "ADVERTISED" in each["name"]}
+    assert load(ClusterOptions, environment=given).proxy.advertised_address == (address or "")
+    assert bool(given) == (address is not None)
+
+
+def test_spark_applications_are_notified_where_the_proxies_are() -> None:
     endpoint = {"name": "POPWHEEL_ENDPOINT", "value": "popwheel-proxy.messages.svc.cluster.local:8081"}
     spec = rendered("spark").one("SparkApplication", "popwheel-orders-live")["spec"]
     assert endpoint in spec["driver"]["env"]

@@ -47,6 +47,6 @@ def test_one_label_selects_what_is_left(values: Values, cluster: str) -> None:
 
 
 @pytest.mark.parametrize("persistence", [{"enabled": False}, {"retention": {"whenDeleted": "Delete"}}])
-def test_who_keeps_no_volumes_is_told_what_is_left_of_them(persistence: Values) -> None:
+def test_who_keeps_no_volumes_is_notified_what_is_left_of_them(persistence: Values) -> None:
     assert "takes all messages along" in RenderedChart({"broker": {"persistence": persistence}}).notes
     assert "takes all messages along" not in RenderedChart().notes

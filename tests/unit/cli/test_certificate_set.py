@@ -27,7 +27,7 @@ CALL = -1
 
 
 def after(held: CertificateSet, days: float = 0.0, names: tuple[str, ...] = NAMES) -> tuple[CertificateSet, str]:
-    """What a call makes of it so many days after the beginning, and why."""
+    """Result of a call a number of days after the beginning, and its reason."""
     step = next_step(held, names, BEGAN + days * DAY)
     return (held, "") if step is None else (step.made, step.why)
 

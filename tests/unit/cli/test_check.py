@@ -77,7 +77,7 @@ async def test_it_goes_all_the_way(client: FakeClient) -> None:
     assert took["receive when due"] == pytest.approx(2.0)
 
 
-async def test_it_waits_until_the_proxy_has_heard_of_the_topic(client: FakeClient) -> None:
+async def test_it_waits_until_the_proxy_has_learned_of_the_topic(client: FakeClient) -> None:
     client.unknown_until_ms = client.clock.wall_ms() + 2000
     assert (await check(client).run())["send"] == pytest.approx(2.0)
 

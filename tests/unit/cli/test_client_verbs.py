@@ -62,9 +62,9 @@ def test_clients_of_several_pages() -> None:
     assert "3 since 2023-11-14T22:13:20.000Z" in first
     assert second.split()[:3] == ["c2", "simple", "?"]
     assert result.stderr == "without the proxy p2: p2 did not answer within 3 s; ask again\n"
-    told = json.loads(as_json.stdout)
-    assert ([each["id"] for each in told["clients"]], told["more"]) == (["c1", "c2"], False)
-    assert told["unanswered"] == SILENT
+    reported = json.loads(as_json.stdout)
+    assert ([each["id"] for each in reported["clients"]], reported["more"]) == (["c1", "c2"], False)
+    assert reported["unanswered"] == SILENT
 
 
 def test_there_are_more() -> None:

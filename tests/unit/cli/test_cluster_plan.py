@@ -57,7 +57,7 @@ def test_replicas_and_controllers() -> None:
     assert [folder(made, f"broker-0-{number}") for number in range(2)] == ["data/broker-0", "data/broker-0-1"]
     ports = [settings(made, f"controller-{number}")["controller.grpc_port"] for number in range(2)]
     both = f'"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"'
-    assert settings(made, "broker-0-1")["broker.controller_address"] == both
+    assert settings(made, "broker-0-1")["broker.controller"] == both
     assert settings(made, "proxy-0")["proxy.controller"] == both
 
 
@@ -74,5 +74,5 @@ def test_relays_stand_before_brokers_and_controllers() -> None:
     of_replica = settings(made, "broker-0-1")
     assert of_replica["broker.grpc_port"] == str(relays["broker-0-1"].target_port)
     assert of_replica["broker.advertised_address"] == f'"127.0.0.1:{relays["broker-0-1"].port}"'
-    assert of_replica["broker.controller_address"] == f'"127.0.0.1:{relays["controller"].port}"'
+    assert of_replica["broker.controller"] == f'"127.0.0.1:{relays["controller"].port}"'
     assert settings(made, "proxy-0")["proxy.controller"] == f'"127.0.0.1:{relays["controller"].target_port}"'

@@ -10,7 +10,7 @@ from popwheel_cli.process.data_lock import DataLock
 from popwheel_common.errors import ConfigurationError
 
 
-def test_a_folder_is_made_and_held_and_let_go(tmp_path: Path) -> None:
+def test_a_folder_is_made_and_locked_and_let_go(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
     first, second = DataLock(folder), DataLock(folder)
     first.acquire()
@@ -82,7 +82,7 @@ def lines_of_a_start(folder: Path, *, recovers: bool = True) -> tuple[DataLock, 
     return lock, [f"{line['event']}: {line['process']}, {line['records']}" for line in lines]
 
 
-def test_a_run_that_did_not_end_by_itself_is_told_of_once(tmp_path: Path) -> None:
+def test_a_run_that_did_not_end_by_itself_is_reported_of_once(tmp_path: Path) -> None:
     line = f"the last run did not end by itself: {os.getpid()}, 3"
     lock, lines = lines_of_a_start(tmp_path)
     assert not lines, "the first run of all"

@@ -108,7 +108,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    for name in ("_BEFORE_S", "_AFTER_S", "_QUIET_S", "_LOOK_S"):
+    for name in ("_BEFORE_S", "_AFTER_S", "_QUIET_S", "_POLL_S"):
         monkeypatch.setattr(drills, name, 0.02)
     monkeypatch.setattr(drills, "_HEALTHY_S_MAX", 1.0)
     for name in ("INVISIBLE_S", "_DETECTION_S", "_DRAIN_S"):

@@ -138,7 +138,7 @@ def test_gaps() -> None:
     assert longest_gap([0.0, 1.0, 2.0], 1.0, 2.0) == 1.0
 
 
-def test_a_receipt_handle_tells_the_place() -> None:
+def test_a_receipt_handle_reports_the_place() -> None:
     for origin, place in ((FROM_TOPIC, Place("t", "broker-0:3", 7)), (FROM_RETRY_TOPIC, None)):
         handle = HandleMaker(b"key", "g", "t", ReceiptHandle(1, 2, 3, 4, origin, "broker-0", 3, 7)).handle(7)
         assert place_of("t", handle) == place

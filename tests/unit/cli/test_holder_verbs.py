@@ -54,7 +54,7 @@ def test_a_summary() -> None:
     assert json.loads(as_json.stdout) == answer
 
 
-def test_a_client_that_is_not_known_is_told() -> None:
+def test_a_client_that_is_not_known_is_reported() -> None:
     asked = {"topic": "", "group": "", "broker": "b1", "client": "c", "after": "", "limit": 500}
     message = {
         "group": "g",
@@ -104,7 +104,7 @@ def test_without_a_terminal_nothing_is_done() -> None:
     assert api.asked == []
 
 
-def test_what_is_not_held() -> None:
+def test_what_is_not_in_flight() -> None:
     refusal = (404, {"code": "MESSAGE_NOT_FOUND", "message": "workers does not hold it"})
     with FakeAdminApi({RELEASE: refusal}) as api:
         result = call("admin", "--server", api.url, "inflight", "release", *PLACE, "--yes")

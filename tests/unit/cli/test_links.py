@@ -25,7 +25,7 @@ while word := sys.stdin.buffer.readline():
 """
 
 
-class Heard:
+class Learned:
     """A server that takes down what it hears, and a process of another name that talks to it through the relay."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Heard:
 
 
 @pytest.fixture
-async def caller(tmp_path: Path) -> AsyncIterator[tuple[Heard, asyncio.subprocess.Process]]:
+async def caller(tmp_path: Path) -> AsyncIterator[tuple[Learned, asyncio.subprocess.Process]]:
     """`tmp_path` is the data folder of a cluster of a caller and of `server`."""
-    heard = Heard()
-    server = await asyncio.start_server(heard.listen, HOST, 0)
+    learned = Learned()
+    server = await asyncio.start_server(learned.listen, HOST, 0)
     (port,) = free_ports(1)
     pids: dict[str, int] = {}
     links = Links(tmp_path, lambda: pids)
@@ -61,7 +61,7 @@ async def caller(tmp_path: Path) -> AsyncIterator[tuple[Heard, asyncio.subproces
     )
     pids["caller"] = process.pid
     try:
-        yield heard, process
+        yield learned, process
     finally:
         assert process.stdin is not None
         process.stdin.close()
@@ -72,24 +72,24 @@ async def caller(tmp_path: Path) -> AsyncIterator[tuple[Heard, asyncio.subproces
 
 
 async def test_two_are_cut_apart_and_together_again(
-    caller: tuple[Heard, asyncio.subprocess.Process], tmp_path: Path
+    caller: tuple[Learned, asyncio.subprocess.Process], tmp_path: Path
 ) -> None:
-    heard, process = caller
+    learned, process = caller
     assert process.stdin is not None
     client = LinksClient(tmp_path)
     assert await asyncio.to_thread(client.heal) == ["server"]
     process.stdin.write(b"one\n")
-    await heard.wait_for(b"one\n")
+    await learned.wait_for(b"one\n")
     await asyncio.to_thread(client.between, "caller", "server", CUT)
     process.stdin.write(b"two\n")
     await asyncio.sleep(0.05)
-    assert heard.text == b"one\n"
+    assert learned.text == b"one\n"
     await asyncio.to_thread(client.between, "server", "caller", Passage())
-    await heard.wait_for(b"one\ntwo\n")
+    await learned.wait_for(b"one\ntwo\n")
     await asyncio.to_thread(client.between, "server", "caller", CUT)
     process.stdin.write(b"three\n")
     await asyncio.to_thread(client.heal)
-    await heard.wait_for(b"one\ntwo\nthree\n")
+    await learned.wait_for(b"one\ntwo\nthree\n")
 
 
 @pytest.mark.usefixtures("caller")

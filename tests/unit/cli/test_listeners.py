@@ -48,7 +48,7 @@ def test_only_who_asked_for_more_connections_is_warned(
     assert [line["log_level"] for line in lines] == [level]
 
 
-def test_a_process_without_a_limit_of_files_takes_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_limit_of_files_takes_what_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
     assert listeners.within_open_files(Limits(connections_max=7)).connections_max == 7
 
@@ -65,7 +65,7 @@ def test_a_start_that_strangers_reach_says_so(host: str, loud: int) -> None:
     assert all(line["event"].startswith("all clients that reach this port may") for line in lines)
 
 
-def test_a_controller_serves_the_console_unless_it_is_told_not_to() -> None:
+def test_a_controller_serves_the_console_unless_it_is_notified_not_to() -> None:
     assert listeners.console_of(ClusterOptions(), "http://127.0.0.1:8080") == {"console": "http://127.0.0.1:8080/"}
     without = ClusterOptions(console=ConsoleOptions(enabled=False))
     assert listeners.console_of(without, "http://127.0.0.1:8080") == {}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popwheel_cli.cluster.liveness import LOOK_S, Liveness
+from popwheel_cli.cluster.liveness import POLL_S, Liveness
 
 SILENCE_S = 10.0
 
@@ -12,10 +12,10 @@ SILENCE_S = 10.0
 def looked_at(liveness: Liveness, begin: float, seconds: float, *alive: str) -> list[str]:
     """All that is found in some seconds of regular looks, while some give signs of life."""
     found = []
-    for step in range(round(seconds / LOOK_S)):
+    for step in range(round(seconds / POLL_S)):
         for name in alive:
             liveness.sign(name)
-        found += liveness.look(begin + step * LOOK_S)
+        found += liveness.silent(begin + step * POLL_S)
     return found
 
 
@@ -26,7 +26,7 @@ def liveness() -> Liveness:
     for name in ("a", "b"):
         liveness.started(name)
         liveness.ready(name)
-    assert liveness.look(100.0) == []
+    assert liveness.silent(100.0) == []
     return liveness
 
 
@@ -41,7 +41,7 @@ def test_one_that_hangs_is_found_and_its_neighbour_is_not(liveness: Liveness) ->
 def test_a_start_takes_its_time() -> None:
     """However long: a broker that recovers a large log would be killed again and again."""
     liveness = Liveness(SILENCE_S)
-    liveness.look(0.0)
+    liveness.silent(0.0)
     liveness.started("a")
     liveness.sign("a")
     assert looked_at(liveness, 1.0, 3600.0) == []
@@ -58,7 +58,7 @@ def test_a_start_takes_its_time() -> None:
 
 @pytest.mark.parametrize("away_s", [SILENCE_S, 3600.0])
 def test_a_machine_that_was_suspended_kills_nobody(liveness: Liveness, away_s: float) -> None:
-    assert liveness.look(100.0 + away_s) == []
+    assert liveness.silent(100.0 + away_s) == []
     assert looked_at(liveness, 101.0 + away_s, 5 * SILENCE_S, "a", "b") == []
 
 
@@ -77,5 +77,5 @@ def test_nobody_dies_who_gave_a_sign_within_the_looks_of_the_limit(steps: list[t
             silent[name] = 0 if name in signs else silent[name] + 1
             if name in signs:
                 liveness.sign(name)
-        for name in liveness.look(now):
-            assert silent[name] > SILENCE_S / (2 * LOOK_S)
+        for name in liveness.silent(now):
+            assert silent[name] > SILENCE_S / (2 * POLL_S)

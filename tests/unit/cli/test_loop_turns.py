@@ -15,19 +15,19 @@ from tests.harness.manual_clock import ManualClock, run_virtually
 
 def test_a_turn_is_as_long_as_its_thread_was_busy() -> None:
     times = TurnTimes()
-    times.note(1.0, 0.0, 0.015)
+    times.record(1.0, 0.0, 0.015)
     assert times.quantile(1.0, 1.0) == 0, "short turns, one after the other"
-    times.note(2.0, 3.0, 0.001)
+    times.record(2.0, 3.0, 0.001)
     assert times.quantile(2.0, 1.0) == 0.001, "the machine had no core for it"
-    times.note(3.0, 0.2, 0.21)
+    times.record(3.0, 0.2, 0.21)
     assert times.quantile(3.0, 1.0) == 0.2
 
 
 def test_a_turn_is_shown_for_a_minute() -> None:
     times = TurnTimes()
-    times.note(0.0, 0.5, 0.5)
+    times.record(0.0, 0.5, 0.5)
     for second in range(1, 61):
-        times.note(second, 0.001, 0.001)
+        times.record(second, 0.001, 0.001)
     assert times.quantile(60.0, 1.0) == 0.5
     assert times.quantile(60.1, 1.0) == 0.001
     assert times.quantile(1000.0, 1.0) == 0.0
@@ -37,7 +37,7 @@ def test_a_turn_is_shown_for_a_minute() -> None:
 def test_the_share_that_is_named_was_no_longer(lengths: list[float]) -> None:
     times = TurnTimes()
     for length in lengths:
-        times.note(1.0, length, length)
+        times.record(1.0, length, length)
     p99 = times.quantile(1.0, 0.99)
     assert sum(length <= p99 for length in lengths) >= 0.99 * len(lengths)
     assert times.quantile(1.0, 1.0) == max(lengths)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from popwheel_cli.main import main
 from popwheel_common.clock import SystemClock
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 from popwheel_common.http import HttpServer, make_http_app
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_common.runtime import Runtime
@@ -21,6 +22,8 @@ from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.service import Channel
 from tests.harness.ports import free_ports
 from tests.unit.controller.changes import less_life
+
+UNSET = {each.name: each.default for each in TOPIC_SETTINGS}
 
 Popwheel = Callable[..., "asyncio.Future[Result]"]
 
@@ -63,7 +66,7 @@ async def admin(tmp_path: Path, quiet_server: None) -> AsyncIterator[Popwheel]:
 
 
 async def test_topics_as_json(admin: Popwheel) -> None:
-    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0, "paused_since_ms": None}
+    orders = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "paused_since_ms": None, **UNSET}
     words = ("topic", "create", "orders", "--type", "fifo", "--queues", "3", "-o", "json")
     created = await admin(*words)
     assert (created.exit_code, less_life(json.loads(created.stdout))) == (0, orders)
@@ -235,9 +238,9 @@ def test_a_broker_that_listens_everywhere_must_say_where_it_is(tmp_path: Path) -
 
 
 def test_an_address_of_the_controller_must_be_one(tmp_path: Path) -> None:
-    result = call("broker", "--data-dir", str(tmp_path), "--set", "broker.controller_address=nowhere")
+    result = call("broker", "--data-dir", str(tmp_path), "--set", "broker.controller=nowhere")
     sentence = "must be host:port of the controller, or of several with commas between them, not 'nowhere'"
-    assert f"broker.controller_address: {sentence}" in sentence_of(result)
+    assert f"broker.controller: {sentence}" in sentence_of(result)
     result = call("proxy", "--set", "proxy.controller=nowhere")
     assert "proxy.controller: must be host:port of the controller" in sentence_of(result)
 

@@ -9,7 +9,7 @@ def fate(group: str, topic: str, position: int, state: str, broker: str = "b") -
     return {"broker": broker, "group": group, "topic": topic, "position": position, "state": state}
 
 
-def test_what_has_gone_on_is_told_by_its_later_place() -> None:
+def test_what_has_gone_on_is_reported_by_its_later_place() -> None:
     done, retry, dead = (
         fate("g", "t", 1, "done"),
         fate("g", "%RETRY%g+t", 2, "done"),
@@ -26,6 +26,6 @@ def test_what_came_into_its_topic_waits_before_it_no_more() -> None:
     assert _of_last_places([due, fate("g", "t", 2, "unread", broker="c")], "t")[0] == due
 
 
-def test_a_second_copy_of_a_send_is_told_beside_the_first() -> None:
+def test_a_second_copy_of_a_send_is_reported_beside_the_first() -> None:
     copies = [fate("g", "t", 1, "acknowledged"), fate("g", "t", 2, "unread")]
     assert _of_last_places(copies, "t") == copies

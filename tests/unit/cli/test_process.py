@@ -19,7 +19,7 @@ from tests.harness.ports import free_ports
 async def test_who_waits_for_a_failure_and_is_cancelled_does_not_keep_the_broker_from_saving(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     options = ClusterOptions(
-        broker=BrokerOptions(grpc_port=0, http_port=0, controller_address=f"127.0.0.1:{port}"),
+        broker=BrokerOptions(grpc_port=0, http_port=0, controller=f"127.0.0.1:{port}"),
         controller=ControllerOptions(grpc_port=port, http_port=0),
     )
     controller = ControllerProcess(options, tmp_path / "controller")
@@ -86,7 +86,7 @@ async def test_a_cluster_comes_to_tls_step_by_step(tmp_path: Path, controller_st
     controller = ControllerProcess(options, tmp_path / "controller")
     await controller.start()
     options = ClusterOptions(
-        broker=BrokerOptions(grpc_port=0, http_port=0, controller_address=f"127.0.0.1:{port}"), tls=tls(broker_step)
+        broker=BrokerOptions(grpc_port=0, http_port=0, controller=f"127.0.0.1:{port}"), tls=tls(broker_step)
     )
     broker = BrokerProcess(options, tmp_path)
     await broker.start()

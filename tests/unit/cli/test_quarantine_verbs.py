@@ -30,7 +30,7 @@ from tests.unit.controller.test_app import until
 
 
 class Cluster(NamedTuple):
-    """A controller over a real socket, and a broker with one message that was set aside."""
+    """A controller over a real socket, and a broker with one message that was quarantined."""
 
     admin: Callable[..., "asyncio.Future[Result]"]
     world: World

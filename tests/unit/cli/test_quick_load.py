@@ -90,7 +90,7 @@ def test_the_collector_works_once_all_is_loaded() -> None:
     threshold = gc.get_threshold()
     gc.disable()
     try:
-        GarbageCollection.keep_loaded()
+        GarbageCollection.freeze_loaded()
         assert gc.isenabled()
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The relay passes all on, and fails as it is told to."""
+"""The relay passes all on, and fails as it is asked to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ class Line:
         self.writer.write(text)
         return await asyncio.wait_for(self.reader.readexactly(len(text)), 5)
 
-    async def hears_nothing(self) -> bool:
+    async def learns_nothing(self) -> bool:
         try:
             return await asyncio.wait_for(self.reader.read(1), NOTHING_S) == b"?"
         except TimeoutError:
@@ -39,9 +39,9 @@ class Line:
 class World:
     """A server that says everything back, and a relay before it."""
 
-    def __init__(self, relay: Relay, heard: bytearray) -> None:
+    def __init__(self, relay: Relay, learned: bytearray) -> None:
         self.relay = relay
-        self.heard = heard
+        self.learned = learned
         self._lines: list[Line] = []
 
     async def line(self) -> Line:
@@ -56,12 +56,12 @@ class World:
 
 @asynccontextmanager
 async def world(caller: Callable[[int], str] = lambda _: "") -> AsyncIterator[World]:
-    heard = bytearray()
+    learned = bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
-                heard.extend(data)
+                learned.extend(data)
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:
@@ -72,7 +72,7 @@ async def world(caller: Callable[[int], str] = lambda _: "") -> AsyncIterator[Wo
     server = await asyncio.start_server(answer, HOST, 0)
     relay = Relay(HOST, 0, HOST, server.sockets[0].getsockname()[1], caller)
     await relay.start()
-    found = World(relay, heard)
+    found = World(relay, learned)
     try:
         yield found
     finally:
@@ -92,7 +92,7 @@ async def test_all_passes() -> None:
         assert await lines[1].say(b"still") == b"still"
 
 
-async def test_what_is_held_comes_when_it_is_open_again() -> None:
+async def test_what_is_paused_comes_when_it_is_open_again() -> None:
     async with world() as it:
         line = await it.line()
         await line.say(b"before")
@@ -100,8 +100,8 @@ async def test_what_is_held_comes_when_it_is_open_again() -> None:
         line.writer.write(b"meanwhile")
         later = await it.line()
         later.writer.write(b"later")
-        assert await line.hears_nothing()
-        assert bytes(it.heard) == b"before"
+        assert await line.learns_nothing()
+        assert bytes(it.learned) == b"before"
         it.relay.set(OPEN)
         assert await asyncio.wait_for(line.reader.readexactly(9), 5) == b"meanwhile"
         assert await asyncio.wait_for(later.reader.readexactly(5), 5) == b"later"
@@ -113,8 +113,8 @@ async def test_half_open() -> None:
         await line.say(b"before")
         it.relay.set(Passage(to_client=Flow.PAUSED))
         line.writer.write(b"heard")
-        assert await line.hears_nothing()
-        assert bytes(it.heard) == b"beforeheard", "the other way is open"
+        assert await line.learns_nothing()
+        assert bytes(it.learned) == b"beforeheard", "the other way is open"
 
 
 async def test_what_is_lost_is_gone_and_its_connection_with_it() -> None:
@@ -124,11 +124,11 @@ async def test_what_is_lost_is_gone_and_its_connection_with_it() -> None:
         await other.say(b"x")
         it.relay.set(Passage(Flow.LOST, Flow.LOST))
         line.writer.write(b"meanwhile")
-        assert await line.hears_nothing()
+        assert await line.learns_nothing()
         it.relay.set(OPEN)
         assert await line.is_reset()
         assert await other.say(b"y") == b"y", "it lost nothing"
-        assert bytes(it.heard) == b"beforexy"
+        assert bytes(it.learned) == b"beforexy"
 
 
 async def test_refused() -> None:
@@ -164,7 +164,7 @@ async def test_one_caller_is_cut_off_and_the_others_are_not() -> None:
         it.relay.set(CUT, names[line.port])
         line.writer.write(b"c")
         assert await other.say(b"d") == b"d"
-        assert await line.hears_nothing()
+        assert await line.learns_nothing()
         it.relay.set(OPEN, names[line.port])
         assert await asyncio.wait_for(line.reader.readexactly(1), 5) == b"c"
 
@@ -177,7 +177,7 @@ async def test_an_end_behind_a_cut_cable_is_seen_by_nobody_until_it_is_mended() 
         line.writer.transport.abort()
         other = await it.line()
         other.writer.write_eof()
-        assert await other.hears_nothing()
+        assert await other.learns_nothing()
         it.relay.set(OPEN, "")
         assert await other.is_reset()
 

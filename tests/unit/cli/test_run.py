@@ -96,6 +96,18 @@ def test_a_signal_drains_and_ends_well(number: signal.Signals, capsys: pytest.Ca
     assert "draining" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("heartbeat", [None, 7])
+def test_an_old_name_of_an_option_is_warned_of_by_a_process_without_a_parent(
+    heartbeat: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_module, "give_signs_of_life", lambda _: asyncio.sleep(0))
+    names = {"broker.controller_address": "broker.controller"}
+    assert run(lambda: FakeProcess(start=ask_to_end), LogOptions(), heartbeat=heartbeat, old_names=names) == 0
+    said = capsys.readouterr().err
+    assert said.count("option has a new name") == (heartbeat is None)
+    assert ('"new": "broker.controller"' in said) == (heartbeat is None)
+
+
 def test_a_signal_during_the_start_breaks_it_off_and_ends_well() -> None:
     async def start() -> None:
         ask_to_end()

@@ -93,7 +93,7 @@ async def test_stats_as_json(cluster: Cluster) -> None:
     assert (stats["pending"], stats["brokers"][0]["broker"], stats["unanswered"]) == (3, "b1", [])
 
 
-async def test_timers_are_listed_and_taken_back(cluster: Cluster) -> None:
+async def test_timers_are_listed_and_recalled(cluster: Cluster) -> None:
     admin, broker = cluster
     handle = broker.handle("later", NOW_MS + 1_005)
     assert lines_of(await admin("timer", "list", "--topic", "later", "--within", "90s", "--limit", "1")) == [

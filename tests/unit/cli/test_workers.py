@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from popwheel_cli.cluster.children import Child
 from popwheel_cli.cluster.cluster_plan import check_folder
 from popwheel_cli.cluster.worker_metrics import ChildPages
+from popwheel_cli.options import ClusterOptions
 from popwheel_cli.process.ports import Ports
 from popwheel_cli.settings import assigned, given
 from popwheel_common.errors import ConfigurationError
@@ -72,12 +73,20 @@ def test_what_cannot_be_listened_on_is_refused(host: str, port: int) -> None:
 
 
 def test_settings_as_words() -> None:
-    assert given(None, ["a=1", "b=[1, 2]"]) == ["--set", "a=1", "--set", "b=[1, 2]"]
-    assert given(Path("/x/y.yaml"), []) == ["--config", "/x/y.yaml"]
+    assert given(None, ["a=1", "b=[1, 2]"], ClusterOptions()) == ["--set", "a=1", "--set", "b=[1, 2]"]
+    assert given(Path("/x/y.yaml"), [], ClusterOptions()) == ["--config", "/x/y.yaml"]
     assert assigned({"proxy.name": "proxy-0", "proxy.controller": "[::1]:80", "proxy.auto_create_topics": True}) == [
         *("--set", 'proxy.name="proxy-0"'),
         *("--set", 'proxy.controller="[::1]:80"'),
         *("--set", "proxy.auto_create_topics=true"),
+    ]
+
+
+def test_settings_by_an_old_name_are_passed_by_the_new_one() -> None:
+    options = ClusterOptions.model_validate({"proxy": {"advertised_address": "mq:80"}})
+    assert given(None, ["proxy.advertised_port=80", "a=1"], options) == [
+        *("--set", "a=1"),
+        *("--set", 'proxy.advertised_address="mq:80"'),
     ]
 
 

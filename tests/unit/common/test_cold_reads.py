@@ -20,7 +20,7 @@ NAME = FOLDER / "file"
 
 
 class SlowDisk(MemoryDisk):
-    """A disk whose threads read when they are told to."""
+    """A disk whose threads read when they are asked to."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(0))
@@ -115,7 +115,7 @@ async def test_a_call_that_is_given_up_leaves_its_place_to_the_next() -> None:
     assert await calls[1] == b"\1"
 
 
-async def test_only_so_many_are_read_for_at_once() -> None:
+async def test_only_that_many_are_read_for_at_once() -> None:
     slow = SlowDisk()
     slow.go_on.clear()
     calls = [asyncio.create_task(slow.reads.run(slow.reading(each, 1))) for each in range(AT_ONCE_MAX + 5)]
@@ -205,7 +205,7 @@ async def test_a_file_that_was_removed_is_asked_for_no_more() -> None:
     assert await waiting == b"gone"
 
 
-def test_the_memory_disk_tells_of_plain_reads_that_wait() -> None:
+def test_the_memory_disk_reports_plain_reads_that_wait() -> None:
     cold = SlowDisk()
     assert cold.file.read(0, 1) == b"\0"
     cold.may_block = False
@@ -213,8 +213,8 @@ def test_the_memory_disk_tells_of_plain_reads_that_wait() -> None:
         cold.file.read(0, 1)
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: bool) -> None:
     """Whatever of it is in memory, and whether or not the file system tells."""
     data = os.urandom(1 << 20)
     system = SystemDisk()
@@ -222,7 +222,7 @@ async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file = system.open(tmp_path / "file")
         file.write(0, [data])
         await file.sync()
-        if not told:
+        if not reported:
             monkeypatch.setattr(os, "preadv", _refused)
         descriptor = os.open(tmp_path / "file", os.O_RDONLY)
         for drop in (False, True):
@@ -231,7 +231,7 @@ async def test_files_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             for offset, length in ((0, 100), (70_000, 300_000), (len(data) - 10, 50), (len(data), 10)):
                 assert await system.reads.run(partial(file.read, offset, length)) == data[offset:][:length]
                 assert file.read(offset, length) == data[offset:][:length]
-        assert told or system.reads.fetched_bytes == 2 * (100 + 300_000 + 10)
+        assert reported or system.reads.fetched_bytes == 2 * (100 + 300_000 + 10)
         os.close(descriptor)
         file.close()
     finally:
@@ -256,7 +256,7 @@ def _refused(*_: object) -> int:
     raise OSError(errno.EOPNOTSUPP, "not supported")
 
 
-async def test_an_error_of_the_device_is_told_to_the_caller() -> None:
+async def test_an_error_of_the_device_is_notified_to_the_caller() -> None:
     async def fails(ranges: Sequence[Range]) -> Sequence[bytes]:
         raise OSError(errno.EIO, "broken")
 

@@ -5,8 +5,8 @@ import sys
 
 _ANSWERS = """
 import resource
-from popwheel_common.heap import keep_freed_memory
-keep_freed_memory()
+from popwheel_common.heap import reuse_freed_memory
+reuse_freed_memory()
 def answers():
     for _ in range(50):
         pieces = [bytes(2**20) for _ in range(5)]

@@ -110,8 +110,8 @@ def test_names_in_the_settings_are_good() -> None:
     options = ClusterOptions.model_validate(
         {
             "controller": {"advertised_address": "controller-1.c.svc:8083"},
-            "broker": {"controller_address": "controller-0.c.svc:8083,[fd00::1]:8083", "name": "broker-a"},
-            "proxy": {"advertised_host": "mq.example.com"},
+            "broker": {"controller": "controller-0.c.svc:8083,[fd00::1]:8083", "name": "broker-a"},
+            "proxy": {"advertised_address": "mq.example.com"},
         }
     )
     assert {"controller-0.c.svc", "controller-1.c.svc", "mq.example.com", "broker-a-master"} <= own_names(options)

@@ -86,7 +86,7 @@ class Served:
     async def time_passes(self, seconds: float) -> None:
         """Let time pass, with a look at the connections at its end."""
         self.clock.advance(seconds * 1000)
-        self.server.connections.look()
+        self.server.connections.end_idle()
 
     async def is_healthy(self) -> bool:
         async with httpx.AsyncClient() as http:
@@ -342,13 +342,13 @@ class _FakeConnection:
 def test_the_connection_that_waited_for_longest_makes_room_and_no_other() -> None:
     clock = ManualClock()
     connections = Connections(2, CollectorRegistry(), clock)
-    connections._look_often = lambda: None  # type: ignore[method-assign]
+    connections._end_idle_often = lambda: None  # type: ignore[method-assign]
     served, silent, new = _FakeConnection(), _FakeConnection(), _FakeConnection()
     for each in (served, silent):
         connections.opened(cast(Any, each))
     served.waits_s_max = None
     clock.advance(5_000)
-    connections.look()
+    connections.end_idle()
     served.waits_s_max = TAKE_S_MAX  # its answer is there, and it takes it slowly
     assert connections.opened(cast(Any, new))
     assert (served.is_aborted, silent.is_aborted) == (False, True)

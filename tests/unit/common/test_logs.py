@@ -82,7 +82,7 @@ def test_libraries_come_out_in_the_same_lines_from_warnings_on() -> None:
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_tracebacks_tell_no_values(form: Literal["console", "json"]) -> None:
+def test_tracebacks_report_no_values(form: Literal["console", "json"]) -> None:
     stream = io.StringIO()
     logs.set_up(LogOptions(format=form), stream)
 

@@ -1,4 +1,4 @@
-"""What browsers are told by each answer of an HTTP server."""
+"""What browsers are reported by each answer of an HTTP server."""
 
 import asyncio
 import re

@@ -15,7 +15,7 @@ def test_rows_are_bounded_and_the_rest_is_counted_together() -> None:
         ("topic", "group-2"): [2],
         (OTHER, OTHER): [3, 4, 5, 6, 7, 8, 9],
     }
-    series.keep(lambda topic, group: group == "group-1")
+    series.retain(lambda topic, group: group == "group-1")
     series.row("topic", "new").append(11)
     assert [labels for labels, _ in series] == [("topic", "group-1"), (OTHER, OTHER), ("topic", "new")]
 

@@ -27,7 +27,7 @@ def test_a_limit_of_one_can_be_used() -> None:
     assert (shares.room("a", 1), shares.room("b", 1)) == (0, 0)
 
 
-def test_what_the_log_says_counts_beyond_the_limit_and_is_forgotten_when_given_back() -> None:
+def test_what_the_log_says_counts_beyond_the_limit_and_is_forgotten_when_released() -> None:
     shares = Shares()
     shares.take("a", 9)
     assert (shares.room("a", 4), shares.room("b", 4), shares.largest) == (0, 0, 9)

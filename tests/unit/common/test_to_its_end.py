@@ -75,7 +75,7 @@ async def test_a_file_is_replaced_though_its_writer_is_cancelled() -> None:
     for data in (b"old", b"new"):
         disk.hold_syncs()
         task = asyncio.create_task(replace_file(disk, Path("/f/a"), data))
-        await disk.until_held()
+        await disk.until_stored()
         task.cancel()
         disk.release_syncs()
         await asyncio.gather(task, return_exceptions=True)

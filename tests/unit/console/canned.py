@@ -48,7 +48,7 @@ _MESSAGE: Final = {
     "redriven": False,
     "set_aside": "",
 }
-_HELD: Final = {
+_IN_FLIGHT: Final = {
     "group": "billing",
     "topic": "%RETRY%billing+Orders",
     "broker": "broker-0",
@@ -143,7 +143,7 @@ _LETTER: Final = {
     "queue_offset": 38,
     "stored_ms": NOW_MS - 70_000,
 }
-_SET_ASIDE: Final = {
+_QUARANTINED: Final = {
     "broker": "broker-0",
     "id": "17.0",
     "step": "redelivery",
@@ -365,7 +365,7 @@ ANSWERS: Final[Mapping[str, Any]] = {
             }
         ],
     },
-    "GET /inflight": {"broker": "broker-0", "epoch": 1, "unanswered": [], "next": None, "messages": [_HELD]},
+    "GET /inflight": {"broker": "broker-0", "epoch": 1, "unanswered": [], "next": None, "messages": [_IN_FLIGHT]},
     "GET /inflight/summary": {
         "total": 1,
         "groups": [{"group": "billing", "held": 1, "clients": 1, "oldest_popped_ms": NOW_MS - 20_000}],
@@ -424,9 +424,9 @@ ANSWERS: Final[Mapping[str, Any]] = {
     },
     "GET /clients": {"clients": [_CLIENT], "unanswered": [{"proxy": "p2", "reason": "away"}], "next": None},
     "GET /clients/c@1": {"id": "c@1", "at": [_CLIENT], "messages": [], "unanswered": []},
-    "GET /quarantine": {"entries": [_SET_ASIDE], "total": 60, "unanswered": []},
+    "GET /quarantine": {"entries": [_QUARANTINED], "total": 60, "unanswered": []},
     "GET /quarantine/broker-0/17.0": {
-        **_SET_ASIDE,
+        **_QUARANTINED,
         **{name: _MESSAGE[name] for name in ("message_id", "tag", "keys", "body", "body_encoding", "body_bytes")},
         "properties": {"amount": "100"},
         "hidden": False,

@@ -150,14 +150,14 @@ async def test_nothing_is_done_where_nothing_was_typed_or_chosen(address: str, f
 
 
 async def test_what_becomes_of_chosen_dead_letters_is_said() -> None:
-    told = {
+    reported = {
         "redriven": 2,
         "kept": 1,
         "moved": 3,
         "refused": [{"broker": "broker-0", "queue_offset": 7, "reason": "it is no dead letter (any more)"}],
     }
     path = "POST /groups/billing/dead-letters/redrive"
-    async with CannedServer({**ANSWERS, path: told}).browser() as browser:
+    async with CannedServer({**ANSWERS, path: reported}).browser() as browser:
         fields = {**await form_of(browser), "7@broker-0": "yes", "do": "redrive"}
         answer = await browser.post("/groups/billing/dead-letters/choose", data=fields, follow_redirects=True)
     for words in ("2 dead letters will be redelivered", "1 other will stay", "3 others", "broker-0 · 7: it is no dead"):

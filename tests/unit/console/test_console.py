@@ -179,7 +179,7 @@ async def test_a_theme_is_kept_and_leads_back_here(back: str, where: str) -> Non
         assert 'data-theme="dark"' in (await browser.get("/")).text
 
 
-async def test_the_api_hears_on_whose_behalf_and_from_where() -> None:
+async def test_the_api_learns_on_whose_behalf_and_from_where() -> None:
     seen: list[Any] = []
     server = CannedServer()
 

@@ -69,7 +69,7 @@ async def test_dead_letters_are_purged_only_if_the_group_s_name_was_typed() -> N
     assert changes(server)[-1] == ("POST /groups/billing/dead-letters/purge", {"dry_run": False})
 
 
-async def test_a_record_that_was_set_aside_is_retried_or_dropped() -> None:
+async def test_a_record_that_was_quarantined_is_retried_or_dropped() -> None:
     server = CannedServer()
     assert (await send(server, "/trouble/broker-0/17.0/retry")).status_code == 303
     refused = await send(server, "/trouble/broker-0/17.0/drop", typed="17")
@@ -150,14 +150,14 @@ async def test_a_difference_cannot_be_overlooked() -> None:
 
 
 def _settings(*processes: list[tuple[str, Any, str]]) -> Answer:
-    told = [
+    reported = [
         {
             "process": f"p{number}",
             "settings": [{"key": key, "value": value, "source": source} for key, value, source in each],
         }
         for number, each in enumerate(processes)
     ]
-    return Answer(200, {"processes": told, "unanswered": []})
+    return Answer(200, {"processes": reported, "unanswered": []})
 
 
 ASKED = {"process": "", "find": "", "after": "", "which": "changed"}
@@ -200,7 +200,7 @@ def test_dead_letters_of_all_brokers_stand_by_age() -> None:
     assert view.total == 3
 
 
-def test_a_number_of_dead_letters_is_known_only_if_all_brokers_tell_it() -> None:
+def test_a_number_of_dead_letters_is_known_only_if_all_brokers_report_it() -> None:
     away = Answer(504, {}, "BROKER_AWAY", "it is away")
     view = dead_letters_page("g", "", 0, {"a": _letters(2, 3), "b": away}, ["c"])
     assert view.total is None
@@ -250,8 +250,8 @@ def test_each_attempt_has_the_messages_that_are_in_it() -> None:
     messages = (*(_held(2, due) for due in (9, 3, 5, 7, 1)), _held(3), _held(0), _held(7))
     view = retries_page(LADDER, NOT_THERE, _listed(*messages, following="x"), 0)
     assert view.rungs is not None
-    told = [(each.attempt, each.wait_ms, each.is_last, each.held, each.share) for each in view.rungs]
-    assert told == [
+    reported = [(each.attempt, each.wait_ms, each.is_last, each.held, each.share) for each in view.rungs]
+    assert reported == [
         (1, None, False, 0, 0.0),
         (2, 1_000, False, 5, 100.0),
         (3, 5_000, True, 1, 20.0),
@@ -259,7 +259,7 @@ def test_each_attempt_has_the_messages_that_are_in_it() -> None:
         (0, None, False, 1, 20.0),
     ]
     assert [each.message["due_ms"] for each in view.rungs[1].examples] == [1, 3, 5]
-    assert (view.looked_at, view.is_part) == (8, True)
+    assert (view.scanned, view.is_part) == (8, True)
 
 
 def test_what_has_not_answered_is_no_empty_ladder() -> None:

@@ -64,7 +64,8 @@ def _ensure_group(name: str, now_ms: int) -> Change:
 
 
 def _alter_topic(name: str, kind: TopicType.ValueType | None, queues: int | None, expiration_ms: int | None) -> Change:
-    return lambda state: alter_topic(state, name, TopicSettings(kind, queues, expiration_ms))
+    others = {} if expiration_ms is None else {"lite_expiration_ms": expiration_ms}
+    return lambda state: alter_topic(state, name, TopicSettings(kind, queues, others))
 
 
 def _alter_group(name: str, attempts: int | None, fifo: bool | None, backoff: list[int] | None) -> Change:

@@ -51,7 +51,7 @@ class FakeReplica:
             identity=b"volume-%d" % number if identity is None else identity,
             **more,
         )
-        self.heard: list[BrokerGroup] = []
+        self.learned: list[BrokerGroup] = []
         self.refusal: StatusError | RpcError | None = None
         self.alive = True
         self.answers = True
@@ -67,7 +67,7 @@ class FakeReplica:
     @property
     def group(self) -> BrokerGroup:
         """What it heard last."""
-        return self.heard[-1]
+        return self.learned[-1]
 
     @property
     def leads(self) -> int | None:
@@ -111,7 +111,7 @@ class FakeReplica:
             sync_state_set=numbers,
         )
         answer = await controller.call(CHANGE_SYNC_STATE_SET, request)
-        self._hear(answer)
+        self._learn(answer)
         return answer
 
     def _said(self) -> ReplicaReport:
@@ -129,14 +129,14 @@ class FakeReplica:
     async def _listen(self, stream: ClientStream[BrokerGroup, ReplicaReport]) -> None:
         try:
             while (group := await stream.receive()) is not None:
-                self._hear(group)
+                self._learn(group)
         except (StatusError, RpcError) as error:
             self.refusal = error
 
-    def _hear(self, group: BrokerGroup) -> None:
-        if self.heard and group.version <= self.group.version:
+    def _learn(self, group: BrokerGroup) -> None:
+        if self.learned and group.version <= self.group.version:
             return
-        self.heard.append(group)
+        self.learned.append(group)
         self.report.version = group.version
         self.report.epoch = group.epoch
         self.report.leading = group.master == self.report.replica
@@ -204,12 +204,12 @@ class Scene:
         self.channel = LocalChannel(self.app.service)
 
     async def join(self, *replicas: FakeReplica) -> None:
-        """Let replicas register, one after the other, and hear of their group."""
+        """Let replicas register, one after the other, and learn of their group."""
         self.machines.add(*replicas)
         for replica in replicas:
-            known = len(replica.heard)
+            known = len(replica.learned)
             await replica.join(self.channel)
-            await until(lambda replica=replica, known=known: len(replica.heard) > known)  # type: ignore[misc]
+            await until(lambda replica=replica, known=known: len(replica.learned) > known)  # type: ignore[misc]
 
     async def led_with(self, master: FakeReplica, *slaves: FakeReplica) -> None:
         """Let replicas register and the slaves be in the sync-state set."""
@@ -233,7 +233,7 @@ class Scene:
         await self.app.stop()
 
     def route(self) -> tuple[str, int] | None:
-        """Address and epoch of the group's master, as proxies hear of it; None if it is in no route."""
+        """Address and epoch of the group's master, as proxies learn of it; None if it is in no route."""
         info = self.app.state.brokers.get(GROUP)
         return None if info is None else (info.address, info.epoch)
 

@@ -29,7 +29,7 @@ class FakeTimerBroker:
         self.dues = list(dues)
         self.recalled = 0
         self.at_once = 1000
-        """So many timers are listed at the most, however many are asked for."""
+        """Limit of the timers that are listed, however many are asked for."""
         self.error: StatusError | RpcError | None = None
         self.channels: list[Channel] = []
         self.service = Service()

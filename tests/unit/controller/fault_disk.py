@@ -23,7 +23,7 @@ class FaultDisk:
     """A `popwheel_common.disk.Disk`.
 
     Args:
-        steps_left: after so many steps that change something, the next raises.
+        steps_left: steps that may change something before one raises.
         error: what it raises: `CrashError`, or an OSError that the caller lives to see.
     """
 

@@ -38,11 +38,11 @@ class MemoryApi:
         """Nothing may be done with resources of this kind (403)."""
         self.lists_fail = False
         self.lost_answers = 0
-        """So many of the next changes are made, and yet fail."""
+        """Number of the next changes that are made, and yet fail."""
         self.repeated_changes = 0
-        """So many of the next changes are made twice on their way here, and only the second one is answered."""
+        """Number of the next changes that are made twice on their way here, and only the second one is answered."""
         self.stale_reads = 0
-        """So many of the next reads give what was before the last change."""
+        """Number of the next reads that give what was before the last change."""
         self.watches = 0
         self.lists = 0
         self._ends = 0
@@ -115,12 +115,12 @@ class MemoryApi:
         await self._turn(kind)
         if int(since) < self.forgotten:
             raise ApiGoneError("Expired")
-        ends, told = self._ends, int(since)
+        ends, reported = self._ends, int(since)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while ends == self._ends:
-                    for revision, plural, each, gone in [event for event in self.events if event[0] > told]:
-                        told = revision
+                    for revision, plural, each, gone in [event for event in self.events if event[0] > reported]:
+                        reported = revision
                         if plural == kind.plural and _bears(each, labels):
                             saw(copy.deepcopy(each), gone)
                     self._arrived.clear()

@@ -20,11 +20,11 @@ class MemoryStore:
         self.hangs = False
         """No call comes back until this is over."""
         self.failing_writes = 0
-        """So many of the next writes are not stored."""
+        """Number of the next writes that are not stored."""
         self.lost_answers = 0
-        """So many of the next writes are stored, and yet fail."""
+        """Number of the next writes that are stored, and yet fail."""
         self.late_reads = 0
-        """So many of the next reads of the cluster's state give what was there before the last write."""
+        """Number of the next reads of the cluster's state that give what was there before the last write."""
 
     async def read(self, name: str) -> Stored | None:
         await self._turn()

@@ -93,9 +93,9 @@ class FakeActivityBroker:
         self._fail("groups")
         answer = pb.DescribeGroupsResponse()
         for name in request.groups:
-            told = answer.groups.add(name=name, in_flight=1, dead_letters=2, poisoned=3, lag_ms=self.lag, topics=4)
+            reported = answer.groups.add(name=name, in_flight=1, dead_letters=2, poisoned=3, lag_ms=self.lag, topics=4)
             if self.knows_waiting:
-                told.waiting, told.retrying = self.lag, 5
+                reported.waiting, reported.retrying = self.lag, 5
         return answer
 
     async def _topics(self, call: Call, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:

@@ -96,18 +96,18 @@ def test_types_only_grow_wider(before: str, after: str) -> None:
 def test_a_change_is_made_as_a_whole_or_not_at_all() -> None:
     state = with_topic("NORMAL", 4)
     assert refusal(state, TopicSettings(TopicType.MIXED, 2))[0] == Code.PRECONDITION_FAILED
-    assert refusal(state, TopicSettings(TopicType.MIXED, 8, 5_000))[0] == Code.BAD_REQUEST
-    assert alter_topic(state, "t", TopicSettings(TopicType.NORMAL, 4, 0)) is None
+    assert refusal(state, TopicSettings(TopicType.MIXED, 8, {"lite_expiration_ms": 5_000}))[0] == Code.BAD_REQUEST
+    assert alter_topic(state, "t", TopicSettings(TopicType.NORMAL, 4, {"lite_expiration_ms": 0})) is None
     assert alter_topic(state, "t", TopicSettings()) is None
 
 
 def test_a_lite_expiration_changes_both_ways() -> None:
     state = with_topic("LITE")
-    assert altered(state, TopicSettings(lite_expiration_ms=5_000)).lite_expiration_ms == 5_000
-    assert refusal(state, TopicSettings(lite_expiration_ms=1))[0] == Code.BAD_REQUEST
-    update = alter_topic(state, "t", TopicSettings(lite_expiration_ms=5_000))
+    assert altered(state, TopicSettings(others={"lite_expiration_ms": 5_000})).lite_expiration_ms == 5_000
+    assert refusal(state, TopicSettings(others={"lite_expiration_ms": 1}))[0] == Code.BAD_REQUEST
+    update = alter_topic(state, "t", TopicSettings(others={"lite_expiration_ms": 5_000}))
     assert update is not None
-    assert altered(state.after(update), TopicSettings(lite_expiration_ms=0)).lite_expiration_ms == 0
+    assert altered(state.after(update), TopicSettings(others={"lite_expiration_ms": 0})).lite_expiration_ms == 0
 
 
 def test_a_group_changes_its_attempts_its_waits_and_its_order() -> None:

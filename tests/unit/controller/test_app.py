@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from popwheel_common.clock import SystemClock
 from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 from popwheel_common.errors import ConfigurationError, CorruptDataError, StatusError
 from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
@@ -27,13 +28,15 @@ from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, REGISTER_BROKER, WATCH
 from popwheel_rpc.service import ClientStream
 from popwheel_rpc.status import RpcError
 from tests.unit.controller.changes import contents, less_life
 from tests.unit.controller.nowhere import no_broker
+
+UNSET = {each.name: each.default for each in TOPIC_SETTINGS}
 
 
 def make_app(folder: Path, **options: Any) -> ControllerApp:
@@ -101,18 +104,18 @@ async def test_watching_begins_with_the_whole_state_and_goes_on_with_changes(cha
     )
 
 
-async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_told(channel: LocalChannel) -> None:
+async def test_who_watches_in_this_process_knows_a_topic_before_its_maker_is_reported(channel: LocalChannel) -> None:
     stream = await watch(channel)
-    heard: list[str] = []
+    learned: list[str] = []
 
     async def listen() -> None:
         while (update := await stream.receive()) is not None:
-            heard.extend(topic.name for topic in update.topics)
+            learned.extend(topic.name for topic in update.topics)
 
     listening = asyncio.create_task(listen())
     for number in range(20):
         await make_topic(channel, f"t-{number}")
-        assert heard == [f"t-{earlier}" for earlier in range(number + 1)]
+        assert learned == [f"t-{earlier}" for earlier in range(number + 1)]
     stream.cancel()
     with pytest.raises((RpcError, StatusError)):
         await listening
@@ -214,7 +217,7 @@ async def test_followers_and_brokers_come_back_after_a_restart(tmp_path: Path) -
     await first.start()
     channel = SwitchedChannel(first)
     view = ClusterView()
-    follower = ControllerFollower(channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(channel, view, "test", SystemClock(), random.Random(0))
     registrar = BrokerRegistrar(
         channel, lambda: ReplicaReport(group="b-0", address="one:1"), lambda group: None, random.Random(0)
     )
@@ -270,7 +273,7 @@ async def test_a_listener_that_fails_does_not_end_the_following(app: ControllerA
             raise failures.pop()
 
     view.subscribe(listen)
-    follower = ControllerFollower(channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     await follower.wait_ready()
     assert failures == []
@@ -316,7 +319,7 @@ async def test_a_damaged_state_is_not_begun_with(tmp_path: Path) -> None:
 
 async def test_topics_over_http(http: httpx.AsyncClient) -> None:
     created = await http.post("/api/v1/topics", json={"name": "orders", "type": "FIFO", "queues": 3})
-    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "lite_expiration_ms": 0, "paused_since_ms": None}
+    topic = {"name": "orders", "type": "FIFO", "queues": 3, "id": 1, "paused_since_ms": None, **UNSET}
     assert (created.status_code, less_life(created.json())) == (201, topic)
     assert less_life((await http.get("/api/v1/topics")).json()) == {"topics": [topic], "total": 1, "next": None}
     assert less_life((await http.get("/api/v1/topics/orders")).json()) == topic

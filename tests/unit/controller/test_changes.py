@@ -13,7 +13,14 @@ from structlog.testing import capture_logs
 from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_controller.cluster import change_log
 from popwheel_controller.cluster.change_log import ChangeLog
-from popwheel_controller.cluster.changes import LINES_BYTES_MAX, LINES_MAX, Change, changes_document, changes_of, kept
+from popwheel_controller.cluster.changes import (
+    LINES_BYTES_MAX,
+    LINES_MAX,
+    Change,
+    changes_document,
+    changes_of,
+    latest_fitting,
+)
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.store.file_state_store import FileStateStore, encode
 from popwheel_controller.store.state_store import CHANGES, StateStore
@@ -26,13 +33,13 @@ FAILURES = "popwheel_controller_change_line_failures_total"
 
 
 def change(number: int = 0, **facts: Any) -> Change:
-    told: dict[str, Any] = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "object": f"t{number}"}
-    return Change(**{"id": str(number), "time_ms": number, "before": "", "after": "", **told, **facts})
+    reported: dict[str, Any] = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "object": f"t{number}"}
+    return Change(**{"id": str(number), "time_ms": number, "before": "", "after": "", **reported, **facts})
 
 
 async def note(log: ChangeLog, object_: str = "orders", **facts: str) -> None:
-    told = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "before": "there", "after": "gone"}
-    await log.record(**{**told, "object_": object_, "outcome": "done", **facts})
+    reported = {"who": "ops", "address": "10.0.0.1", "verb": "topic delete", "before": "there", "after": "gone"}
+    await log.record(**{**reported, "object_": object_, "outcome": "done", **facts})
 
 
 async def objects(log: ChangeLog) -> list[str]:
@@ -65,16 +72,16 @@ def test_a_line_has_at_most_a_kibibyte_whatever_it_is_of() -> None:
 
 def test_the_list_is_bounded_in_lines_and_in_bytes() -> None:
     small = [change(number) for number in range(LINES_MAX + 100)]
-    assert kept(small) == small[100:]
+    assert latest_fitting(small) == small[100:]
     large = [change(number, before="x" * 140, after="y" * 190, object="z" * 250).cut() for number in range(LINES_MAX)]
-    left = kept(large)
+    left = latest_fitting(large)
     assert left == large[-len(left) :]
     assert 150 < len(left) < LINES_MAX
     assert LINES_BYTES_MAX * 0.9 < len(json.dumps([asdict(each) for each in left])) < 256 * 1024
     assert len(encode(changes_document(left))) < 256 * 1024
 
 
-def test_a_document_tells_them_and_a_damaged_one_is_seen() -> None:
+def test_a_document_reports_them_and_a_damaged_one_is_seen() -> None:
     lines = [change(1), change(2, times=3, outcome="refused FORBIDDEN")]
     assert changes_of(json.loads(json.dumps(changes_document(lines))), "here") == lines
     damaged: list[dict[str, Any]] = [{}, {"changes": 1}, {"changes": [{}]}]

@@ -171,7 +171,7 @@ def test_the_age_counts_from_when_the_master_was_asked_and_for_living_slaves_alo
     assert [(age.replica, age.age_s) for age in sync.ages("b", 9.0)] == [(1, 7.0), (2, 9.0)]
 
 
-def test_only_so_many_masters_are_asked_at_a_time() -> None:
+def test_only_that_many_masters_are_asked_at_a_time() -> None:
     sync = CheckpointSync(3.0, 2)
     for name in ("a", "b", "c"):
         sync.roles(roles_of(name), 0.0)

@@ -20,7 +20,7 @@ from popwheel_controller.app import ControllerApp
 from popwheel_controller.cluster import inspections as module
 from popwheel_controller.options import ControllerOptions
 from popwheel_rpc.local import LocalChannel
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.membership.inspection_stream import InspectionStream
 from popwheel_rpc.service import Channel
 from tests.unit.controller.nowhere import Nowhere
@@ -97,7 +97,7 @@ async def api(folder: Path, *proxies: FakeProxy, old: str = "") -> AsyncIterator
         if old:
             watching.append(pb.WatchRequest(process=old, kind=pb.WatchRequest.PROXY))
         for process in watching:
-            follower = ControllerFollower(channel, ClusterView(), process, SystemClock(), random.Random(0))
+            follower = ControllerWatch(channel, ClusterView(), process, SystemClock(), random.Random(0))
             await follower.start()
             stack.push_async_callback(follower.stop)
         for proxy in proxies:

@@ -51,9 +51,9 @@ async def register(channel: LocalChannel, cluster_id: str = "", group: str = "b-
     stream = channel.open(REGISTER_BROKER)
     try:
         await stream.send([ReplicaReport(group=group, address="one:1", identity=b"volume", cluster_id=cluster_id)])
-        told = await stream.receive()
-        assert told is not None
-        return told
+        reported = await stream.receive()
+        assert reported is not None
+        return reported
     finally:
         stream.cancel()
 
@@ -63,9 +63,9 @@ async def watched(channel: LocalChannel, cluster_id: str = "") -> ClusterUpdate:
     stream = channel.open(WATCH)
     try:
         await stream.send([WatchRequest(process="p-0", kind=WatchRequest.PROXY, cluster_id=cluster_id)])
-        told = await stream.receive()
-        assert told is not None
-        return told
+        reported = await stream.receive()
+        assert reported is not None
+        return reported
     finally:
         stream.cancel()
 
@@ -89,7 +89,7 @@ async def test_a_broker_of_another_cluster_is_refused_by_name(tmp_path: Path) ->
             await register(channel, OTHER, "b-9")
         assert refused.value.message.startswith("INCONSISTENT_CLUSTER_ID: replica 0 of b-9 belongs to")
         assert OTHER in refused.value.message and ours in refused.value.message
-        assert "broker.controller_address" in refused.value.message
+        assert "broker.controller" in refused.value.message
         assert "b-9" not in app.state.brokers and "b-9" not in app.overseer.names()
 
 
@@ -123,7 +123,7 @@ async def test_a_cluster_of_another_name_takes_over_no_id(tmp_path: Path) -> Non
         assert (await register(channel)).cluster_id.startswith("billing-")
 
 
-async def test_what_watches_is_told_when_the_cluster_gets_its_id(tmp_path: Path) -> None:
+async def test_what_watches_is_notified_when_the_cluster_gets_its_id(tmp_path: Path) -> None:
     async with leading(tmp_path) as (_, channel):
         stream = channel.open(WATCH)
         await stream.send([WatchRequest(process="p-0")])

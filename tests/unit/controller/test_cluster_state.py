@@ -187,7 +187,7 @@ def test_a_view_that_applies_updates_equals_the_state(changes: list[Change], joi
 
 
 @given(lives=st.lists(st.lists(CHANGES, max_size=10), max_size=5))
-def test_ids_are_larger_than_what_was_heard_of_topics_and_groups_before(lives: list[list[Change]]) -> None:
+def test_ids_are_larger_than_what_was_learned_of_topics_and_groups_before(lives: list[list[Change]]) -> None:
     """Also those that another controller gives, which knows of routes only those that were stored with a topic."""
     state, document = fresh_state(), document_of(fresh_state())
     view = ClusterView()

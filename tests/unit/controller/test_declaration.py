@@ -74,8 +74,8 @@ def settled(state: ClusterState, one: dict[str, Any], *others: Resource) -> dict
 
 
 def ready(one: Resource) -> tuple[str, str, str]:
-    ((told),) = one["status"]["conditions"]
-    return told["status"], told["reason"], told["message"]
+    ((reported),) = one["status"]["conditions"]
+    return reported["status"], reported["reason"], reported["message"]
 
 
 def leaving(one: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def leaving(one: dict[str, Any]) -> dict[str, Any]:
     return gone
 
 
-def test_what_is_declared_is_made_and_told() -> None:
+def test_what_is_declared_is_made_and_reported() -> None:
     one = resource(topicName="Orders", queues=16)
     assert step_for(fresh_state(), one) == Make()
     declaration = declaration_of(DECLARED_TOPICS, one)
@@ -157,8 +157,8 @@ def test_what_is_there_is_changed_where_it_may_be_and_else_the_resource_shows_wh
     assert "queues 9, not 4; it is left as it is: topic orders has 9 queues and can't get 4" in ready(refused)[2]
     lite = settled(state, resource(type="MIXED", liteExpirationMs=0))
     assert ready(lite)[1:] and "no liteExpirationMs" in ready(lite)[2]
-    told = refused_by(DECLARED_TOPICS, state, declaration, StatusError(Code.HA_NOT_AVAILABLE, "no broker"), NOW_MS)
-    assert "it is left as it is: no broker." in ready(taken(one, told))[2]
+    reported = refused_by(DECLARED_TOPICS, state, declaration, StatusError(Code.HA_NOT_AVAILABLE, "no broker"), NOW_MS)
+    assert "it is left as it is: no broker." in ready(taken(one, reported))[2]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, 
 from popwheel_controller.cluster.change_log import ChangeLog
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
-from popwheel_controller.cluster.state_keeper import Decision
+from popwheel_controller.cluster.state_writer import Decision
 from popwheel_controller.kubernetes.api import TOPICS, ApiAwayError, ApiConflictError
 from popwheel_controller.kubernetes.declaration import SHOWN, declaration_of, is_refused
 from popwheel_controller.kubernetes.declared_kind import DECLARED_TOPICS
@@ -32,7 +32,7 @@ RESOURCES = ["a", "b", "c", "d"]
 
 
 class Keeper:
-    """What stands for a controller's `StateKeeper`: it sees the cluster as it was when it last changed it."""
+    """What stands for a controller's `StateWriter`: it sees the cluster as it was when it last changed it."""
 
     def __init__(self, here: "Scenery") -> None:
         self._here = here
@@ -67,7 +67,7 @@ class Scenery:
         self.controllers = [self.controller(), self.controller()]
 
     def controller(self) -> Reconciler[Topic]:
-        keeper: Any = Keeper(self)
+        state_writer: Any = Keeper(self)
         metrics = DeclarationMetrics(CollectorRegistry())
 
         async def agree(state: ClusterState, update: ClusterUpdate) -> None:
@@ -76,7 +76,7 @@ class Scenery:
         clock = SystemClock()
         changes = ChangeLog(MemoryStore(), clock, CollectorRegistry())
         context = ControllerContext(self.options, clock, CollectorRegistry(), changes, lambda: None)
-        return Reconciler(context, DECLARED_TOPICS, self.api, keeper, metrics, agree)
+        return Reconciler(context, DECLARED_TOPICS, self.api, state_writer, metrics, agree)
 
     async def user_acts(self) -> None:
         for _ in range(self.random.randrange(12)):  # at some point of what controllers do
@@ -142,7 +142,7 @@ class Scenery:
         for _ in range(200):
             events, state = len(self.api.events), self.state
             for controller in self.controllers:
-                controller._keeper.state = self.state
+                controller._state_writer.state = self.state
                 await self.together(controller._round)
             for _ in range(30):
                 await asyncio.sleep(0)

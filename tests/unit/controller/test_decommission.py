@@ -131,9 +131,9 @@ async def test_a_group_that_is_gone_leaves_the_store_and_is_made_anew_if_it_come
         here.machines.add(slave, master)
         await slave.join(here.channel)
         await asyncio.sleep(0.2)
-        assert not slave.heard  # who has everything is known by all of the latest set
+        assert not slave.learned  # who has everything is known by all of the latest set
         await master.join(here.channel)
-        await until(lambda: bool(slave.heard and master.heard))
+        await until(lambda: bool(slave.learned and master.learned))
         assert master.group.epoch > 1 and sorted(each.number for each in master.group.replicas) == [0, 1]
 
 
@@ -230,14 +230,14 @@ async def test_the_admin_api_forgets(here: Scene) -> None:
         assert (answer.status_code, answer.json()) == (200, {"name": GROUP, "replicas": []})
         assert (await http.get(f"/api/v1/brokers/{GROUP}")).status_code == 404
         lines = (await http.get("/api/v1/changes", params={"object": GROUP})).json()["changes"]
-    told = [(line["who"], line["verb"], line["outcome"]) for line in lines if line["verb"] == "broker forget"]
-    assert [outcome for _, _, outcome in told[:2]] == ["done", "refused BAD_REQUEST"]
+    reported = [(line["who"], line["verb"], line["outcome"]) for line in lines if line["verb"] == "broker forget"]
+    assert [outcome for _, _, outcome in reported[:2]] == ["done", "refused BAD_REQUEST"]
     assert lines[0]["before"].startswith("master ") and lines[0]["after"] == f'{{"name":"{GROUP}","replicas":[]}}'
     assert ("controller", "broker elect") in [(line["who"], line["verb"]) for line in lines]
 
 
 def test_one_that_is_registered_is_not_forgotten() -> None:
     replicas = Replicas(3.0, 1.5)
-    replicas.came(Session(ReplicaReport(group="b", replica=1), 0, None, lambda: None), 0.0)
+    replicas.register(Session(ReplicaReport(group="b", replica=1), 0, None, lambda: None), 0.0)
     replicas.forget(("b", 1))
     assert replicas.last("b", 1) is not None

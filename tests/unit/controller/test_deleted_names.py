@@ -105,8 +105,8 @@ async def test_a_refusal_takes_no_place_among_changes(
     async with controller(tmp_path, ManualClock()) as cluster:
         await cluster.use(kind, "orders")
         await cluster.http.delete(f"/{kind}/orders")
-        keeper = cluster.app._keeper
-        monkeypatch.setattr(keeper, "_waiting_max", 0)  # as if very many changes waited
+        state_writer = cluster.app._state_writer
+        monkeypatch.setattr(state_writer, "_waiting_max", 0)  # as if very many changes waited
         assert (await cluster.refused(kind, "orders")).code == code
         assert (await cluster.refused(kind, "others")).code == Code.TOO_MANY_REQUESTS
 

@@ -258,7 +258,7 @@ class FakeInquiry:
     async def of(self, name: str, method: Any, request: Any) -> Any:
         return self.answers[method]
 
-    async def of_each(self, method: Any, requests: Mapping[str, Any]) -> Answers[Any]:
+    async def ask_by_broker(self, method: Any, requests: Mapping[str, Any]) -> Answers[Any]:
         return Answers(dict.fromkeys(requests, self.answers[method]), [])
 
 

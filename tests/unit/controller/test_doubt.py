@@ -29,7 +29,7 @@ async def join_silently(here: Scene, replica: FakeReplica) -> None:
     await until(lambda: here.app.overseer.replicas.session(GROUP, replica.report.replica) is not None)
 
 
-async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> None:
+async def test_a_suspect_master_waits_for_who_has_everything(here: Scene) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     for each in (master, slave):
@@ -42,14 +42,14 @@ async def test_a_doubtful_master_waits_for_who_has_everything(here: Scene) -> No
         GROUP
     )
     assert shown.trouble.endswith("waits for replica 1") and shown.replicas[0].doubtful
-    assert not back.heard
+    assert not back.learned
     other = slave.next_life()
     await here.join(other)
     await until(lambda: other.leads == 2 and here.route() == ("replica-1:1", 2))
-    await until(lambda: back.leads is None and bool(back.heard))
+    await until(lambda: back.leads is None and bool(back.learned))
 
 
-async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
+async def test_two_of_unknown_outcome_are_led_by_the_longer_log(here: Scene) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     for each in (master, slave):
@@ -60,7 +60,7 @@ async def test_two_in_doubt_are_led_by_the_longer_log(here: Scene) -> None:
     await until(lambda: other.leads == 2)
 
 
-async def test_of_two_in_doubt_none_is_chosen_by_what_one_of_them_said_before(here: Scene) -> None:
+async def test_of_two_of_unknown_outcome_none_is_chosen_by_what_one_of_them_said_before(here: Scene) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     for each in (master, slave):
@@ -78,7 +78,7 @@ async def test_of_two_in_doubt_none_is_chosen_by_what_one_of_them_said_before(he
     await until(lambda: grown.leads == 2)
 
 
-async def test_who_is_alone_in_the_set_is_not_held_up(here: Scene) -> None:
+async def test_who_is_alone_in_the_set_is_not_delayed(here: Scene) -> None:
     master = FakeReplica(0)
     await here.join(master)
     master.kill()
@@ -103,7 +103,7 @@ async def test_an_operator_may_overrule_a_doubt(here: Scene) -> None:
     await until(lambda: back.leads == 2)
 
 
-async def test_a_role_is_passed_on_to_a_doubtful_one_when_it_has_caught_up(here: Scene) -> None:
+async def test_a_role_is_passed_on_to_a_suspect_one_when_it_has_caught_up(here: Scene) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     slave.kill()

@@ -59,7 +59,7 @@ def test_only_members_that_are_what_they_were_and_stay_are_elected() -> None:
     assert elect(state(0, 1), {}) is None
 
 
-def test_a_doubtful_member_is_chosen_only_if_all_of_the_set_are_there_and_doubtful() -> None:
+def test_a_suspect_member_is_chosen_only_if_all_of_the_set_are_there_and_suspect() -> None:
     sure, short, long = report(0, 3, 50), report(0, 3, 100, suspect=True), report(1, 3, 200, suspect=True)
     assert elect(state(0, 1), reports(long)) is None
     assert elect(state(0, 1), reports(sure, long)) == 0  # what it said last may be old, but it has everything
@@ -117,7 +117,7 @@ def test_a_master_that_acknowledges_alone_is_compared_with_the_others_though_it_
     assert next_state("b", state(0, 1), {0: anew, 1: ObservedReplica(Liveness.UNSURE)}) is None
 
 
-def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
+def test_a_replica_that_was_asked_without_effect_is_neither_chosen_nor_waited_for() -> None:
     group = state(0, 1)
     anew = ObservedReplica(Liveness.LIVING, report(0, 3, 100), earlier_epoch=3)
     for mute in (
@@ -133,7 +133,7 @@ def test_who_was_asked_in_vain_is_not_chosen_nor_waited_for() -> None:
     )
 
 
-def test_a_lost_group_is_led_by_a_doubtful_member_only_if_all_are() -> None:
+def test_a_lost_group_is_led_by_a_suspect_member_only_if_all_are() -> None:
     sure = report(0, 4, 100, version=6, sync_state_set=[0, 1])
     long, longer = (report(n, 4, 200 + n, version=6, sync_state_set=[0, 1], suspect=True) for n in range(2))
     for replicas, master in (((sure, longer), 0), ((long, longer), 1)):
@@ -229,7 +229,7 @@ def test_an_operator_may_force_a_master_but_not_an_old_epoch() -> None:
     assert group_of(group_document(stored), "the file") == stored
 
 
-def test_a_master_that_is_none_any_more_is_told_who_is() -> None:
+def test_a_master_that_is_none_any_more_is_notified_who_is() -> None:
     with pytest.raises(StatusError, match="that is replica 0 in epoch 3"):
         state(0, 1).with_sync_state_set(2, 1, 5, [1])
     with pytest.raises(StatusError, match="it has none now"):

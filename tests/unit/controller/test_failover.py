@@ -15,8 +15,8 @@ from popwheel_common.http import make_http_app
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import DescribeBrokerGroupRequest
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState
-from popwheel_controller.broker_groups.group_keeper import Decision
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.broker_groups.group_writer import Decision
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_rpc.methods import DESCRIBE_BROKER_GROUP
 from tests.unit.controller.fake_replicas import DETECTION_MS, GROUP, FakeReplica, Scene, masters, scene, until
 from tests.unit.controller.memory_store import MemoryStore
@@ -66,7 +66,7 @@ async def test_nobody_from_outside_the_set_is_elected(here: Scene) -> None:
     await until(lambda: here.route() is None)
     assert here.app.state.away == {GROUP}
     await asyncio.sleep(2 * DETECTION_MS / 1000)
-    assert masters(outside.heard) == [(1, 0)]
+    assert masters(outside.learned) == [(1, 0)]
     back = master.next_life()
     await here.join(back)
     assert back.leads == 2
@@ -74,7 +74,7 @@ async def test_nobody_from_outside_the_set_is_elected(here: Scene) -> None:
     assert not here.app.state.away
 
 
-async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_hears_of_it_when_it_comes_back(
+async def test_a_master_that_hangs_is_replaced_after_the_detection_time_and_learns_of_it_when_it_comes_back(
     here: Scene,
 ) -> None:
     master, slave = FakeReplica(0), FakeReplica(1)
@@ -97,7 +97,7 @@ async def test_a_stream_that_breaks_while_the_process_lives_changes_nothing(here
     assert here.route() == ("replica-0:1", 1)
     await master.join(here.channel)
     await asyncio.sleep(1.5 * DETECTION_MS / 1000)
-    assert (here.route(), masters(master.heard)) == (("replica-0:1", 1), [(1, 0)])
+    assert (here.route(), masters(master.learned)) == (("replica-0:1", 1), [(1, 0)])
 
 
 async def test_one_that_does_not_come_back_is_dead_after_the_detection_time(here: Scene) -> None:
@@ -113,7 +113,7 @@ async def test_a_new_process_of_the_master_begins_a_new_epoch(here: Scene) -> No
     master.kill()
     back = master.next_life(address="replica-0:2")
     await here.join(back)
-    assert masters(back.heard) == [(2, 0)]
+    assert masters(back.learned) == [(2, 0)]
     await until(lambda: here.route() == ("replica-0:2", 2))
 
 
@@ -136,7 +136,7 @@ async def test_a_wiped_member_leaves_the_set_and_wins_nothing(here: Scene) -> No
     await until(lambda: list(master.group.sync_state_set) == [0])
     master.kill()
     await until(lambda: here.route() is None)
-    assert masters(wiped.heard) == [(1, 0)]
+    assert masters(wiped.learned) == [(1, 0)]
 
 
 async def test_a_wiped_master_is_followed_by_another_member(here: Scene) -> None:
@@ -177,11 +177,11 @@ async def test_if_the_only_member_is_wiped_an_operator_must_decide(here: Scene) 
         assert (done.status_code, done.json()["master"], done.json()["sync_state_set"]) == (200, 1, [1])
         again = await http.post(f"/{GROUP}/unclean-election", json=body)
         assert (again.status_code, "has a master" in again.json()["message"]) == (409, True)
-    await until(lambda: outside.leads == 2 and bool(wiped.heard) and wiped.group.master == 1)
+    await until(lambda: outside.leads == 2 and bool(wiped.learned) and wiped.group.master == 1)
 
 
 async def test_nobody_is_given_up_by_an_operators_word_while_the_master_may_live(here: Scene) -> None:
-    """Neither one that this controller has not heard of yet, nor one whose stream just broke."""
+    """Neither one that this controller has not learned of yet, nor one whose stream just broke."""
     master, slave = FakeReplica(0), FakeReplica(1)
     await here.led_with(master, slave)
     await master.ask_for_set(here.channel, 0)
@@ -235,7 +235,7 @@ async def test_a_store_that_lost_a_group_waits_for_the_whole_latest_set(here: Sc
     for replica in (one, outside):
         await replica.join(here.channel)
     await asyncio.sleep(0.3)
-    assert (one.heard, outside.heard, here.route()) == ([], [], None)
+    assert (one.learned, outside.learned, here.route()) == ([], [], None)
     zero = FakeReplica(0, version=6, sync_state_set=[0, 1, 2], **log)
     await here.join(zero)
     assert (zero.leads, zero.group.version) == (5, 8)
@@ -249,7 +249,7 @@ async def test_an_empty_log_is_nobodys_log_in_a_lost_group(here: Scene) -> None:
     for replica in (one, zero):
         await replica.join(here.channel)
     await asyncio.sleep(0.3)
-    assert one.heard == zero.heard == []
+    assert one.learned == zero.learned == []
 
 
 async def test_a_broker_of_a_release_without_replicas_leads_at_once(here: Scene) -> None:
@@ -266,7 +266,7 @@ async def test_a_stranger_stays_out(here: Scene) -> None:
     here.machines.add(stranger)
     await stranger.join(here.channel)
     await asyncio.sleep(0.1)
-    assert (stranger.heard, master.leads, len(master.group.replicas)) == ([], 1, 1)
+    assert (stranger.learned, master.leads, len(master.group.replicas)) == ([], 1, 1)
 
 
 async def test_a_store_that_was_set_back_goes_on_from_what_all_its_members_know(here: Scene) -> None:
@@ -283,7 +283,7 @@ async def test_a_store_that_was_set_back_goes_on_from_what_all_its_members_know(
     here.machines.add(*back)
     await back[0].join(here.channel)
     await asyncio.sleep(0.1)
-    assert back[0].heard == []
+    assert back[0].learned == []
     await back[1].join(here.channel)
     await until(lambda: back[1].leads == 9)
     assert back[1].group.version > 30
@@ -422,7 +422,7 @@ async def test_impossible_reports_are_refused(here: Scene) -> None:
         assert isinstance(replica.refusal, StatusError)
         assert replica.refusal.code == Code.BAD_REQUEST
         replica.cut()
-    assert isinstance(here.app._keeper, StateKeeper)
+    assert isinstance(here.app._state_writer, StateWriter)
     assert here.app.state.brokers == {}
 
 
@@ -455,7 +455,7 @@ async def test_as_many_groups_as_may_be(tmp_path: Path) -> None:
         await here.join(first)
         await second.join(here.channel)
         await asyncio.sleep(0.1)
-        assert (second.heard, list(here.app.overseer.groups.states)) == ([], [GROUP])
+        assert (second.learned, list(here.app.overseer.groups.states)) == ([], [GROUP])
         second.cut()
 
 

@@ -9,7 +9,7 @@ def detector() -> FailureDetector[str]:
     return FailureDetector(DETECTION_S, DETECTION_S / 2)
 
 
-def test_silence_makes_doubtful_and_then_dead() -> None:
+def test_silence_makes_suspect_and_then_dead() -> None:
     watch = detector()
     assert watch.liveness("a", 0.0) is Liveness.DEAD
     watch.reported("a", 10.0)

@@ -1,4 +1,4 @@
-"""What operators are told of the changes of a broker group."""
+"""What operators are notified of the changes of a broker group."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ RECORDS = {number: ReplicaRecord(number, f"host-{number}:1", b"id") for number i
 WELL = GroupState("b", 5, 2, 0, frozenset({0, 1}), {0: RECORDS[0], 1: RECORDS[1]})
 
 
-def test_a_failover_is_told_step_by_step() -> None:
+def test_a_failover_is_reported_step_by_step() -> None:
     resigned = WELL.resigned()
     elected = resigned.elected(1)
     back = replace(elected, sync_state_set=frozenset({0, 1}))
@@ -23,7 +23,7 @@ def test_a_failover_is_told_step_by_step() -> None:
     assert differences(WELL, WELL.elected(0))[0] == "replica 0 is master, in epoch 3; before it replica 0"
 
 
-def test_replicas_that_come_go_and_change_are_told() -> None:
+def test_replicas_that_come_go_and_change_are_reported() -> None:
     assert differences(None, WELL) == ("the group is known",)
     assert differences(WELL, WELL.with_replica(RECORDS[2])) == ("replica 2 has joined",)
     assert differences(WELL, WELL.without_replica(1)) == ("replica 1 is forgotten",)
@@ -46,7 +46,7 @@ def test_the_latest_steps_are_kept_and_the_others_counted() -> None:
     assert latest.changes[-1].master == NO_MASTER
 
 
-def test_so_many_groups_are_known_at_the_most_and_none_once_another_controller_led() -> None:
+def test_that_many_groups_are_known_at_the_most_and_none_once_another_controller_led() -> None:
     clock = ManualClock(1_000)
     history = GroupHistory(2, clock)
     for name in ("a", "b", "a", "c"):

@@ -20,13 +20,13 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, group_of
 from popwheel_controller.broker_groups.failure_detector import Liveness
-from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
 from popwheel_controller.broker_groups.group_policy import (
     ObservedReplica,
     find_earlier_epoch,
     may_receive_state,
     next_state,
 )
+from popwheel_controller.broker_groups.group_writer import Decision, GroupWriter
 from popwheel_controller.store.state_store import group_document_name
 from tests.unit.controller.memory_store import MemoryStore
 
@@ -44,7 +44,7 @@ class Process:
     identity: bytes
     log: list[Entry] = field(default_factory=list)
     synced: int = 0
-    heard: GroupState | None = None
+    learned: GroupState | None = None
     leads: int | None = None
     counted: set[int] = field(default_factory=set)
     has: dict[int, int] = field(default_factory=dict)
@@ -54,17 +54,17 @@ class Process:
     """Of a slave: where its master's log ended when it began to follow."""
 
     def report(self) -> ReplicaReport:
-        heard = self.heard
+        learned = self.learned
         return ReplicaReport(
             group=GROUP,
             replica=self.number,
             address=f"replica-{self.number}:1",
             identity=self.identity,
-            epoch=0 if heard is None else heard.epoch,
+            epoch=0 if learned is None else learned.epoch,
             last_epoch=self.log[-1][0] if self.log else 0,
             end_position=len(self.log),
-            sync_state_set=[] if heard is None else sorted(heard.sync_state_set),
-            version=0 if heard is None else heard.version,
+            sync_state_set=[] if learned is None else sorted(learned.sync_state_set),
+            version=0 if learned is None else learned.version,
             leading=self.leads is not None,
             suspect=self.suspect,
         )
@@ -83,7 +83,7 @@ class Registered:
 class Controller:
     """One that believes that it leads."""
 
-    keeper: GroupKeeper
+    group_writer: GroupWriter
     streams: dict[int, Registered] = field(default_factory=dict)
 
 
@@ -99,7 +99,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.store = MemoryStore()
         self.processes = {number: Process(number, b"%d-0" % number) for number in NUMBERS}
-        self.controllers = [Controller(GroupKeeper(self.store, 10, lambda: None)) for _ in range(2)]
+        self.controllers = [Controller(GroupWriter(self.store, 10, lambda: None)) for _ in range(2)]
         self.entries = 0
         self.acked: list[Entry] = []
         self.led_by: dict[int, Process] = {}
@@ -126,10 +126,10 @@ class GroupMachine(RuleBasedStateMachine):
         """A replica opens a stream; if it knows more than the controller, that reads what is stored."""
         chosen, process = self.controllers[controller], self.processes[number]
         report = process.report()
-        state = chosen.keeper.states.get(GROUP)
+        state = chosen.group_writer.states.get(GROUP)
         chosen.streams[number] = Registered(process, report, find_earlier_epoch(state, report))
         if report.version > (0 if state is None else state.version):
-            self.try_to(chosen.keeper.refresh(GROUP))
+            self.try_to(chosen.group_writer.refresh(GROUP))
 
     @rule(controller=CONTROLLERS, number=REPLICAS)
     def report(self, controller: int, number: int) -> None:
@@ -152,10 +152,12 @@ class GroupMachine(RuleBasedStateMachine):
             if state is None or after is None or after.epoch == state.epoch or len(state.sync_state_set) == 1:
                 return after
             # Who is chosen is asked first, and may not be any more who registered; all are if it is in doubt.
-            in_doubt = chosen.streams[after.master].report.suspect
-            for number in state.sync_state_set if in_doubt else {after.master}:
+            outcome_unknown = chosen.streams[after.master].report.suspect
+            for number in state.sync_state_set if outcome_unknown else {after.master}:
                 stream, process = chosen.streams[number], self.processes[number]
-                if stream.process is not process or (in_doubt and stream.report.end_position != len(process.log)):
+                if stream.process is not process or (
+                    outcome_unknown and stream.report.end_position != len(process.log)
+                ):
                     return None
             return after
 
@@ -176,10 +178,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(controller=CONTROLLERS)
     def look(self, controller: int) -> None:
-        keeper = self.controllers[controller].keeper
+        group_writer = self.controllers[controller].group_writer
 
         async def look() -> None:
-            await keeper.poll_store(await keeper._store.versions())
+            await group_writer.poll_store(await group_writer._store.versions())
 
         self.try_to(look())
 
@@ -187,11 +189,11 @@ class GroupMachine(RuleBasedStateMachine):
     def tell(self, controller: int, number: int) -> None:
         """A replica hears how its group is, if its stream is still its own."""
         chosen, process = self.controllers[controller], self.processes[number]
-        stream, state = chosen.streams.get(number), chosen.keeper.states.get(GROUP)
+        stream, state = chosen.streams.get(number), chosen.group_writer.states.get(GROUP)
         if stream is None or stream.process is not process or state is None:
             return
         if may_receive_state(state, number, stream.report, stream.earlier_epoch):
-            self.hear(process, state)
+            self.learn(process, state)
 
     @rule()
     def the_store_is_away_for_a_moment(self) -> None:
@@ -247,7 +249,7 @@ class GroupMachine(RuleBasedStateMachine):
         slave, master = self.processes[number], self.processes[of]
         if slave is master or master.leads is None or slave.leads is not None:
             return
-        if slave.heard is None or slave.heard.epoch != master.leads or slave.heard.master != of:
+        if slave.learned is None or slave.learned.epoch != master.leads or slave.learned.master != of:
             return
         common = 0
         while common < min(len(slave.log), len(master.log)) and slave.log[common] == master.log[common]:
@@ -287,10 +289,10 @@ class GroupMachine(RuleBasedStateMachine):
         """A process dies and comes back; with the power, what was not synced is gone."""
         old = self.processes[number]
         kept = old.log[: old.synced] if power else list(old.log)
-        self.processes[number] = Process(number, old.identity, kept, len(kept), old.heard, suspect=old.suspect)
+        self.processes[number] = Process(number, old.identity, kept, len(kept), old.learned, suspect=old.suspect)
 
     @rule(number=REPLICAS, kept=st.integers(0, 5), power=st.booleans())
-    def begin_in_doubt(self, number: int, kept: int, power: bool) -> None:
+    def begin_with_unknown_outcome(self, number: int, kept: int, power: bool) -> None:
         """One comes back that had to cut off the end of its log: what was torn, or more, as it has rotted. Only one at
         a time has, and what it should have another member of the set has.
         """
@@ -306,10 +308,10 @@ class GroupMachine(RuleBasedStateMachine):
             process.synced = len(process.log)
 
     @rule(controller=CONTROLLERS, number=REPLICAS, kept=st.integers(1, 5), registers=st.booleans(), dead=REPLICAS)
-    def choose_in_doubt(self, controller: int, number: int, kept: int, registers: bool, dead: int) -> None:
+    def choose_with_unknown_outcome(self, controller: int, number: int, kept: int, registers: bool, dead: int) -> None:
         """One comes back so, and somebody is to be chosen as another one dies; perhaps before it has registered."""
         self.work(controller, set())
-        self.begin_in_doubt(number, kept, False)
+        self.begin_with_unknown_outcome(number, kept, False)
         if registers:
             self.go_on(controller, {dead})
         else:
@@ -349,7 +351,7 @@ class GroupMachine(RuleBasedStateMachine):
             for contents in self.store.history.get(group_document_name(GROUP), [])
         ]
         for controller in self.controllers:
-            state = controller.keeper.states.get(GROUP)
+            state = controller.group_writer.states.get(GROUP)
             assert state is None or state in stored
 
     @invariant()
@@ -365,7 +367,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def change(self, controller: int, decision: Decision) -> GroupState | None:
         try:
-            return self.runner.run(self.controllers[controller].keeper.change(GROUP, decision))
+            return self.runner.run(self.controllers[controller].group_writer.change(GROUP, decision))
         except StatusError:
             return None
         finally:
@@ -376,12 +378,12 @@ class GroupMachine(RuleBasedStateMachine):
             self.runner.run(work)
         self.store.away = False
 
-    def hear(self, process: Process, state: GroupState) -> None:
-        if process.heard is not None and state.version <= process.heard.version:
+    def learn(self, process: Process, state: GroupState) -> None:
+        if process.learned is not None and state.version <= process.learned.version:
             return
-        if process.heard is None or process.heard.epoch != state.epoch:
+        if process.learned is None or process.learned.epoch != state.epoch:
             process.complete_at = None
-        process.heard = state
+        process.learned = state
         if state.master != process.number:
             process.leads = None
         elif process.leads == state.epoch:
@@ -406,15 +408,15 @@ class GroupMachine(RuleBasedStateMachine):
         self.clear_suspect(process)
 
     def ask(self, controller: int, master: Process, members: set[int], answered: bool) -> None:
-        assert master.heard is not None and master.leads is not None
-        epoch, version = master.leads, master.heard.version
+        assert master.learned is not None and master.leads is not None
+        epoch, version = master.leads, master.learned.version
 
         def decision(state: GroupState | None) -> GroupState | None:
             return None if state is None else state.with_sync_state_set(epoch, master.number, version, members)
 
         state = self.change(controller, decision)
         if answered and state is not None and state.version > version:
-            self.hear(master, state)
+            self.learn(master, state)
             self.acknowledge(master)
 
     def confirmed(self, master: Process) -> int:

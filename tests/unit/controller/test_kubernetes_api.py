@@ -143,7 +143,7 @@ async def test_each_call_is_one_request(api: ClientKubernetesApi, server: Server
         (TimeoutError("nobody answers"), ApiAwayError, "cannot be reached: nobody answers"),
     ],
 )
-async def test_refusals_are_told_apart(
+async def test_refusals_are_distinguished(
     api: ClientKubernetesApi, server: Server, answer: Response | Exception, error: type[Exception], sentence: str
 ) -> None:
     server.answers = [answer]
@@ -179,7 +179,7 @@ async def test_a_list_that_is_cut_off_says_so(api: ClientKubernetesApi, server: 
     assert dict(server.asked[1][2]["query_params"]) == {"labelSelector": "", "limit": "1"}
 
 
-async def test_a_watch_tells_each_change_and_that_it_cannot_go_on(api: ClientKubernetesApi, server: Server) -> None:
+async def test_a_watch_reports_each_change_and_that_it_cannot_go_on(api: ClientKubernetesApi, server: Server) -> None:
     events = [{"type": kind, "object": {"number": n}} for n, kind in enumerate(("ADDED", "MODIFIED", "DELETED"))]
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old resource version"}}
     server.answers = [Response(200, *events), Response(200, events[0], gone)]

@@ -56,17 +56,17 @@ async def declare(api: MemoryApi, name: str, kind: ResourceKind = TOPICS, **spec
 
 async def make_topic(app: ControllerApp, name: str, topic_type: str = "NORMAL") -> None:
     kind = TopicType.Value(topic_type)
-    await app._keeper.change(lambda state: state.create_topic(app._options, name, kind))
+    await app._state_writer.change(lambda state: state.create_topic(app._options, name, kind))
 
 
 async def delete_topic(app: ControllerApp, name: str) -> None:
-    await app._keeper.change(lambda state: state.delete_topic(name))
+    await app._state_writer.change(lambda state: state.delete_topic(name))
 
 
 def ready(api: MemoryApi, name: str, kind: ResourceKind = TOPICS) -> tuple[str, str]:
     status = api.objects.get((kind.plural, name), {}).get("status") or {}
-    ((told),) = status.get("conditions") or ({"status": "", "reason": ""},)
-    return told["status"], told["reason"]
+    ((reported),) = status.get("conditions") or ({"status": "", "reason": ""},)
+    return reported["status"], reported["reason"]
 
 
 def there(api: MemoryApi, kind: ResourceKind = TOPICS) -> set[str]:
@@ -122,8 +122,8 @@ async def test_what_is_declared_comes_and_goes(tmp_path: Path, api: MemoryApi) -
 
 async def test_what_is_declared_otherwise_is_changed_or_shows_why_it_is_not(tmp_path: Path, api: MemoryApi) -> None:
     def message(name: str, kind: ResourceKind) -> str:
-        told: str = api.objects[kind.plural, name]["status"]["conditions"][0]["message"]
-        return told
+        reported: str = api.objects[kind.plural, name]["status"]["conditions"][0]["message"]
+        return reported
 
     async with led(tmp_path, api) as app:
         await declare(api, "orders", queues=4)
@@ -240,7 +240,7 @@ async def make_or_find(app: ControllerApp, name: str) -> None:
             assert "known whether" in error.message or "there already" in error.message
 
 
-async def test_changes_that_are_made_twice_or_are_told_late_do_no_harm(tmp_path: Path, api: MemoryApi) -> None:
+async def test_changes_that_are_made_twice_or_are_reported_late_do_no_harm(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as app:
         api.repeated_changes = 20
         for name in ("a", "b", "c"):
@@ -312,7 +312,7 @@ async def test_resources_of_another_cluster_are_left_alone(tmp_path: Path, api: 
         assert "status" not in api.objects["topics", "theirs"]
 
 
-async def test_so_many_are_shown_and_no_more(tmp_path: Path, api: MemoryApi) -> None:
+async def test_that_many_are_shown_and_no_more(tmp_path: Path, api: MemoryApi) -> None:
     limits = ResourceOptions(shown_max=2, declared_max=2)
     async with led(tmp_path, api, resources=limits) as app:
         for number in range(5):
@@ -416,7 +416,7 @@ async def test_what_is_written_is_as_the_definitions_have_it(tmp_path: Path, api
         await declare(api, "no", topicName="rmq_sys_x")
         await make_topic(app, "Clicks")
         await declare(api, "billing", CONSUMER_GROUPS)
-        await app._keeper.change(lambda state: state.create_group(app._options, "Readers", fifo=True))
+        await app._state_writer.change(lambda state: state.create_group(app._options, "Readers", fifo=True))
         await until(lambda: len(there(api)) == 3 and len(there(api, CONSUMER_GROUPS)) == 2)
         await quiet(api)
     for kind, count in ((TOPICS, 3), (CONSUMER_GROUPS, 2)):

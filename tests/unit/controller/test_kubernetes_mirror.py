@@ -188,8 +188,8 @@ async def test_an_annotation_asks_for_a_switchover(tmp_path: Path, api: MemoryAp
         for asked, epoch, leads in ((f"{GROUP}-1", 2, slave), ("0", 3, master), ("0", 3, master)):
             await api.patch(BROKER_GROUPS, GROUP, {"metadata": {"annotations": {SWITCHOVER: asked, "mine": "stays"}}})
             await until(lambda: annotations(api) == {"mine": "stays"})
-            told = f"{GROUP}-{leads.report.replica} leads {GROUP} in epoch {epoch}"
-            assert conditions(api)["SwitchedOver"] == ("True", "Done", told)
+            reported = f"{GROUP}-{leads.report.replica} leads {GROUP} in epoch {epoch}"
+            assert conditions(api)["SwitchedOver"] == ("True", "Done", reported)
             await until(lambda leads=leads, epoch=epoch: leads.leads == epoch)  # type: ignore[misc]
             other = slave if leads is master else master
             await leads.ask_for_set(here.channel, *sorted((leads.report.replica, other.report.replica)))
@@ -206,7 +206,7 @@ async def test_an_annotation_asks_for_a_switchover(tmp_path: Path, api: MemoryAp
         ("9", "NOT_FOUND", "has no replica 9; it has 0, 1"),
     ],
 )
-async def test_an_impossible_switchover_is_told_and_changes_nothing(
+async def test_an_impossible_switchover_is_notified_and_changes_nothing(
     tmp_path: Path, api: MemoryApi, asked: str, reason: str, part: str
 ) -> None:
     async with led(tmp_path, api) as (_, master, _):
@@ -282,7 +282,7 @@ async def test_a_pod_that_is_gone_is_not_asked_for_again_and_again(tmp_path: Pat
         assert mirror._pods.resources.keys() == {PODS_OF_GROUP[0], *CONTROLLERS}
 
 
-async def test_events_tell_of_elections_and_of_a_group_without_a_master(tmp_path: Path, api: MemoryApi) -> None:
+async def test_events_report_elections_and_of_a_group_without_a_master(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, master, slave):
         await until(lambda: events(api) == [("Normal", "Elected", f"{GROUP}-0 leads in epoch 1")])
         master.kill()
@@ -294,7 +294,7 @@ async def test_events_tell_of_elections_and_of_a_group_without_a_master(tmp_path
         assert "waits for replica 1" in events(api)[-1][2]
 
 
-async def test_a_controller_that_leads_next_tells_nothing_twice(tmp_path: Path, api: MemoryApi) -> None:
+async def test_a_controller_that_leads_next_reports_nothing_twice(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, _):
         await until(lambda: conditions(api).get("Ready", ("",))[0] == "True")
         await until(lambda: len(events(api)) == 1)
@@ -312,7 +312,7 @@ async def test_a_controller_that_leads_next_tells_nothing_twice(tmp_path: Path, 
         assert [reason for _, reason, _ in events(api) if reason == "Elected"] == ["Elected"]
 
 
-async def test_events_tell_of_switchovers_and_why_one_is_refused(tmp_path: Path, api: MemoryApi) -> None:
+async def test_events_report_switchovers_and_why_one_is_refused(tmp_path: Path, api: MemoryApi) -> None:
     async with led(tmp_path, api) as (here, _, slave):
         await api_says(api, "nonsense")
         await until(lambda: any(reason == "SwitchoverRefused" for _, reason, _ in events(api)))
@@ -323,8 +323,8 @@ async def test_events_tell_of_switchovers_and_why_one_is_refused(tmp_path: Path,
         await until(lambda: "has no replica 9" in events(api)[-1][2])
         await api_says(api, "1")
         await until(lambda: slave.leads == 2)
-        told = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as requested by an annotation")
-        await until(lambda: told in events(api))
+        reported = ("Normal", "SwitchedOver", f"{GROUP}-1 leads {GROUP} in epoch 2, as requested by an annotation")
+        await until(lambda: reported in events(api))
 
 
 async def test_events_come_at_a_bounded_rate_and_wait_for_the_api_server(tmp_path: Path, api: MemoryApi) -> None:
@@ -366,7 +366,7 @@ async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monk
 
     monkeypatch.setattr(api, "create", picky)
     for reason in ("Good", "Bad", "Better"):
-        waiting.note(GroupEvent("Normal", reason, ""), about)
+        waiting.record(GroupEvent("Normal", reason, ""), about)
     with pytest.raises(ApiRefusalError):
         await waiting.write()
     assert written == ["Good", "Better"]
@@ -376,8 +376,10 @@ async def test_an_event_that_is_refused_keeps_no_other_back(api: MemoryApi, monk
 
 def test_a_master_that_comes_back_was_not_elected() -> None:
     state = GroupState(GROUP, 7, 3, 1, frozenset({1}), {})
-    gone, leads = _Leader(3, gone=True), _Leader(3, gone=False)
-    found = [_news(state, before, leads, "") for before in (gone, _Leader(2, gone=True), _Leader(2, gone=False), leads)]
+    gone, leads = _Leader(3, deposed=True), _Leader(3, deposed=False)
+    found = [
+        _news(state, before, leads, "") for before in (gone, _Leader(2, deposed=True), _Leader(2, deposed=False), leads)
+    ]
     assert [each and each.reason for each in found] == ["MasterReturned", "Elected", "Elected", None]
 
 

@@ -23,7 +23,7 @@ from popwheel_controller.broker_groups.broker_group import (
     group_document,
     group_of,
 )
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.kubernetes.api import BROKER_GROUPS, CLUSTERS, ApiAwayError, Resource, ResourceKind
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
@@ -310,7 +310,7 @@ async def test_a_cluster_of_which_only_the_secret_was_made_is_made_with_its_key(
 
 
 async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, store: KubernetesStateStore) -> None:
-    """Two keepers decide on what they have read, be it old: each change is made from what was really there."""
+    """Two group_writers decide on what they have read, be it old: each change is made from what was really there."""
     conflicts = 0
 
     def conflicted() -> None:
@@ -318,17 +318,17 @@ async def test_a_stale_read_leads_to_a_conflict_and_no_further(api: MemoryApi, s
         conflicts += 1
 
     stores = [store, KubernetesStateStore(api, "popwheel")]
-    keepers = [GroupKeeper(each, 10, conflicted) for each in stores]
+    group_writers = [GroupWriter(each, 10, conflicted) for each in stores]
     dice = random.Random(3)
-    await keepers[0].change("b", lambda _: GroupState("b", 0, 1, 0, frozenset((0,)), group(1).replicas))
-    await keepers[1].load()
+    await group_writers[0].change("b", lambda _: GroupState("b", 0, 1, 0, frozenset((0,)), group(1).replicas))
+    await group_writers[1].load()
     for step in range(60):
         api.stale_reads = dice.randrange(2)
         api.lost_answers = int(dice.random() < 0.1)
-        keeper = keepers[step % 2]
+        group_writer = group_writers[step % 2]
         with contextlib.suppress(StatusError):
             record = ReplicaRecord(0, f"host:{step}", b"id")  # each wants something else
-            await keeper.change("b", lambda state, record=record: state and state.with_replica(record))  # type: ignore[misc]
+            await group_writer.change("b", lambda state, record=record: state and state.with_replica(record))  # type: ignore[misc]
     final = await store.read(group_document_name("b"))
     assert final is not None
     assert final.document["version"] == api.revision - 100  # none was lost

@@ -20,7 +20,7 @@ Step = Callable[[], Awaitable[None]]
 
 
 class Candidate:
-    """One that would lead, and notes what it is told to do."""
+    """One that would lead, and notes what it is asked to do."""
 
     def __init__(
         self, store: MemoryStore, name: str, begin: Step | None = None, check_store: Step | None = None

@@ -24,7 +24,7 @@ def place(topic: str, position: int, *groups: dict[str, Any], broker: str = "b1"
     ).model_dump()
 
 
-def told(*places: dict[str, Any]) -> list[tuple[str, str, int]]:
+def reported(*places: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(each.group, each.state, each.attempts) for each in fates(places, "t")]
 
 
@@ -60,31 +60,33 @@ def test_in_its_topic(holding: dict[str, Any], state: str, words: str) -> None:
 
 def test_what_has_failed_and_gone_on_is_not_done() -> None:
     first = place("t", 1, DONE)
-    assert told(first, place(RETRY, 2, WAITS, attempts=1)) == [("g", "waits for retry", 1)]
-    assert told(first, place(RETRY, 2, DONE, attempts=1), place(RETRY, 3, DELIVERED, attempts=2)) == [
+    assert reported(first, place(RETRY, 2, WAITS, attempts=1)) == [("g", "waits for retry", 1)]
+    assert reported(first, place(RETRY, 2, DONE, attempts=1), place(RETRY, 3, DELIVERED, attempts=2)) == [
         ("g", "in flight", 2)
     ]
-    assert told(first, place(RETRY, 2, DONE | {"ended": True}, attempts=1)) == [("g", "acknowledged", 1)]
-    assert told(first, place(RETRY, 2, DONE, attempts=1), place(DEAD, 3)) == [("g", "dead letter", 2)]
+    assert reported(first, place(RETRY, 2, DONE | {"ended": True}, attempts=1)) == [("g", "acknowledged", 1)]
+    assert reported(first, place(RETRY, 2, DONE, attempts=1), place(DEAD, 3)) == [("g", "dead letter", 2)]
 
 
-def test_dead_letters_that_were_given_back() -> None:
+def test_dead_letters_that_were_redriven() -> None:
     before = (place("t", 1, DONE), place(RETRY, 2, DONE, attempts=1))
-    assert told(*before, place(DEAD, 3, DONE)) == [("g", "was dead letter", 2)]
+    assert reported(*before, place(DEAD, 3, DONE)) == [("g", "was dead letter", 2)]
     redriven = only(*before, place(DEAD, 3, DONE), place(RETRY, 4, WAITS, redriven=True))
     assert (redriven.state, redriven.attempts) == ("waits for retry", 0)
     assert redriven.words.startswith("redriven by an operator")
 
 
-def test_a_dead_letter_of_which_nothing_else_is_held() -> None:
+def test_a_dead_letter_of_which_nothing_else_is_stored() -> None:
     fate = only(place(DEAD, 3))
     assert (fate.state, fate.attempts) == ("dead letter", 0)
     assert fate.words.startswith("dead letter since")
 
 
-def test_groups_and_brokers_are_told_apart() -> None:
+def test_groups_and_brokers_are_distinguished() -> None:
     other = {**WAITS, "group": "h"}
-    assert told(place("t", 1, DONE, other), place(RETRY, 2, WAITS, attempts=1), place("t", 1, WAITS, broker="b0")) == [
+    assert reported(
+        place("t", 1, DONE, other), place(RETRY, 2, WAITS, attempts=1), place("t", 1, WAITS, broker="b0")
+    ) == [
         ("g", "unread", 0),
         ("g", "waits for retry", 1),
         ("h", "unread", 0),
@@ -109,5 +111,7 @@ def test_before_its_topic(facts: dict[str, Any], state: str, words: str) -> None
     fate = only(waiting)
     assert (fate.group, fate.state) == ("", state)
     assert words in fate.words
-    assert told(waiting, place("t", 2, WAITS)) == [("g", "unread", 0)], "it has come"
-    assert told(place("rmq_sys", 0, kind="delayed", due_ms=9_000), waiting) == [("", state, 0)], "the last word counts"
+    assert reported(waiting, place("t", 2, WAITS)) == [("g", "unread", 0)], "it has come"
+    assert reported(place("rmq_sys", 0, kind="delayed", due_ms=9_000), waiting) == [("", state, 0)], (
+        "the last word counts"
+    )

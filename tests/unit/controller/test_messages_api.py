@@ -89,7 +89,7 @@ async def test_what_groups_have_of_their_own_can_be_browsed(tmp_path: Path) -> N
 
 
 async def test_a_page_ends_when_it_has_looked_at_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popwheel_controller.http.browse_routes._LOOKED_MAX", 4)
+    monkeypatch.setattr("popwheel_controller.http.browse_routes._SCANNED_MAX", 4)
     async with api(tmp_path, *brokers()) as http:
         page = (await http.get("/topics/orders/browse")).json()
         assert (page["looked_through"], page["next"]) == (6, "b1/6")

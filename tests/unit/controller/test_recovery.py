@@ -40,9 +40,9 @@ def listed(*ids: int, settings: Topic | Group | None = None, queues: int = 0, li
 
 
 def broker(
-    topics: dict[str, ListedName], groups: dict[str, ListedName] | None = None, heard: int = LOST + 9, now: int = NOW
+    topics: dict[str, ListedName], groups: dict[str, ListedName] | None = None, learned: int = LOST + 9, now: int = NOW
 ) -> BrokerNames:
-    states = [SeenStore(version=heard, applied_version=heard), SeenStore(version=now, applied_version=now)]
+    states = [SeenStore(version=learned, applied_version=learned), SeenStore(version=now, applied_version=now)]
     return BrokerNames(topics, groups or {}, states)
 
 
@@ -76,7 +76,7 @@ def test_all_is_as_it_was_and_versions_go_on_behind_the_lost_ones(begin: int) ->
     assert (recovered.id, recovered.receipt_key, dict(recovered.brokers)) == (state.id, KEY, dict(state.brokers))
 
 
-def test_who_watches_is_told_the_whole_state_though_its_versions_go_back() -> None:
+def test_who_watches_is_notified_the_whole_state_though_its_versions_go_back() -> None:
     state, view, watchers = anew(), ClusterView(), Watchers()
     watcher = Watcher(9, lambda: watchers.parts(state, 9), lambda: None)
     watchers.add(watcher)
@@ -116,16 +116,16 @@ def test_a_second_recovery_finds_nothing_to_do() -> None:
     assert lost_again.version > state.version
 
 
-def test_brokers_that_have_not_heard_of_the_new_state_yet_are_as_good() -> None:
+def test_brokers_that_have_not_learned_of_the_new_state_yet_are_as_good() -> None:
     known = BrokerNames(
         {"t": listed(LOST + 2, settings=FIFO)}, states=[SeenStore(version=LOST + 2, applied_version=LOST + 2)]
     )
     assert [each.id for each in plan(known).topics] == [LOST + 2]
 
 
-def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_heard_most() -> None:
+def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_learned_most() -> None:
     older, newer = listed(LOST + 2, settings=FIFO), listed(LOST + 7, settings=Topic(type=TopicType.MIXED, queues=8))
-    found = plan(broker({"t": older}, heard=LOST + 5), broker({"t": newer}))
+    found = plan(broker({"t": older}, learned=LOST + 5), broker({"t": newer}))
     assert found.topics == [Topic(name="t", type=TopicType.MIXED, queues=8, id=LOST + 7)]
     assert [each.what for each in found.findings] == [
         f"brokers know it by several ids (b-0: {LOST + 2}, b-1: {LOST + 7}); the highest counts",
@@ -134,8 +134,8 @@ def test_of_several_ids_the_highest_counts_and_so_do_the_settings_of_who_has_hea
 
 
 def test_what_was_deleted_while_a_broker_was_away_stays_deleted() -> None:
-    behind = broker({"t": listed(LOST + 2), "u": listed(LOST + 7, settings=FIFO)}, heard=LOST + 7)
-    found = plan(behind, broker({}, heard=LOST + 5), broker({}, heard=0))
+    behind = broker({"t": listed(LOST + 2), "u": listed(LOST + 7, settings=FIFO)}, learned=LOST + 7)
+    found = plan(behind, broker({}, learned=LOST + 5), broker({}, learned=0))
     assert [each.name for each in found.topics] == ["u"], "b-1 can't know of it, and b-2 is new"
     assert said(found) == {
         "'t'": "it was deleted: b-1 had seen a later state without it; b-0 had not",
@@ -197,7 +197,7 @@ def test_what_is_there_under_another_id_is_refused_or_adopted() -> None:
     assert refused.value.message.startswith("topic t is there already under another id than before the store was lost")
     found = plan(known, state=state, adopt=True)
     assert [each.name for each in found.topics] == ["u"]
-    assert found.kept_topics == [Topic(name="t", type=TopicType.MIXED, queues=2, id=LOST + 2)]
+    assert found.recreated_topics == [Topic(name="t", type=TopicType.MIXED, queues=2, id=LOST + 2)]
     assert "was made again since, and gets its former id" in said(found)["t"]
     recovered = after(state, found)
     assert {*recovered.topics} == {"t", "u"}
@@ -218,7 +218,7 @@ def test_a_group_that_a_first_use_made_gets_its_former_settings_and_one_made_by_
     texts = {"first": SLOW, "hand": SLOW, "ordered": ordered}
     logs = {name: known(name, each.SerializeToString()) for name, each in texts.items()}
     found = plan(broker({}, {**logs, "torn": known("torn", b"\xff")}), state=state, adopt=True)
-    kept = {each.name: each for each in found.kept_groups}
+    kept = {each.name: each for each in found.recreated_groups}
     assert kept["first"] == Group(name="first", max_attempts=9, backoff_ms=[5], id=before["first"])
     assert kept["ordered"] == Group(name="ordered", max_attempts=9, backoff_ms=[5], id=before["ordered"])
     assert (kept["hand"].max_attempts, kept["torn"].max_attempts) == (5, OPTIONS.group.max_attempts)
@@ -228,7 +228,7 @@ def test_a_group_that_a_first_use_made_gets_its_former_settings_and_one_made_by_
 def test_a_topic_that_was_made_again_with_fewer_queues_gets_all_that_have_messages() -> None:
     state = anew()
     state = state.after(state.create_topic(OPTIONS, "t", TopicType.FIFO, 2))
-    (kept,) = plan(broker({"t": listed(LOST + 2, state.named, queues=4)}), state=state, adopt=True).kept_topics
+    (kept,) = plan(broker({"t": listed(LOST + 2, state.named, queues=4)}), state=state, adopt=True).recreated_topics
     assert (kept.queues, kept.message_group_queues, kept.id) == (4, 2, LOST + 2)
 
 
@@ -263,7 +263,7 @@ def test_a_plan_is_void_when_topics_have_changed_since() -> None:
         found.decide(state.after(state.create_topic(OPTIONS, "u", TopicType.NORMAL)))
 
 
-def test_logs_of_a_release_that_knew_no_incarnations_come_back_too() -> None:
+def test_logs_of_a_release_that_knew_no_cluster_ids_come_back_too() -> None:
     known = BrokerNames({"t": listed(17)}, states=[SeenStore(version=NOW, applied_version=NOW)])
     state = after(anew(), plan(known))
     assert state.topics["t"].id == 17 and state.version == 17 + VERSIONS_LEFT_OUT + 1

@@ -103,7 +103,7 @@ async def leading(folder: Path, *brokers: KnowingBroker) -> AsyncIterator[tuple[
         )
 
 
-async def test_a_dry_run_shows_it_and_changes_nothing_then_it_is_done_and_told_and_stored(
+async def test_a_dry_run_shows_it_and_changes_nothing_then_it_is_done_and_reported_and_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery_routes, "_PAGE", 2)

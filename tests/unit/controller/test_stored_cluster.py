@@ -17,7 +17,7 @@ from popwheel_controller.cluster.alteration import TopicSettings, alter_topic
 from popwheel_controller.cluster.cluster_book import ClusterBook, Entry, bytes_of, cluster_of
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.metrics import ClusterMetrics
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.cluster.stored_cluster import StoredCluster
 from popwheel_controller.kubernetes.state_store import KubernetesStateStore
 from popwheel_controller.options import ControllerOptions
@@ -183,14 +183,14 @@ async def test_two_controllers_lose_nothing_whatever_the_store_does(seed: int) -
     stores = [KubernetesStateStore(api, "test") for _ in range(2)]
     holds = [hold(store, number, alone=False) for number, store in enumerate(stores)]
     keepers = [
-        StateKeeper(await held.load_or_make("test"), held.save, held.load, lambda update: None, lambda: None, 100)
+        StateWriter(await held.load_or_make("test"), held.save, held.load, lambda update: None, lambda: None, 100)
         for held in holds
     ]
-    for keeper in keepers:
-        keeper.start(keeper.state)
+    for state_writer in keepers:
+        state_writer.start(state_writer.state)
     sure: dict[str, bool] = {}
     for _ in range(60):
-        name, keeper = f"name-{chance.randrange(12)}", chance.choice(keepers)
+        name, state_writer = f"name-{chance.randrange(12)}", chance.choice(keepers)
         api.stale_reads = int(chance.random() < 0.1)
         api.lost_answers = int(chance.random() < 0.1)
         api.repeated_changes = int(chance.random() < 0.1)
@@ -198,9 +198,9 @@ async def test_two_controllers_lose_nothing_whatever_the_store_does(seed: int) -
         there = chance.random() < 0.6
         try:
             if there:
-                await keeper.change(lambda state, name=name: state.create_topic(OPTIONS, name, TopicType.NORMAL))  # type: ignore[misc]
+                await state_writer.change(lambda state, name=name: state.create_topic(OPTIONS, name, TopicType.NORMAL))  # type: ignore[misc]
             else:
-                await keeper.change(lambda state, name=name: state.delete_topic(name))  # type: ignore[misc]
+                await state_writer.change(lambda state, name=name: state.delete_topic(name))  # type: ignore[misc]
             sure[name] = there
         except StatusError as error:
             if "not known" in error.message:
@@ -209,8 +209,8 @@ async def test_two_controllers_lose_nothing_whatever_the_store_does(seed: int) -
     api.stale_reads = api.lost_answers = api.repeated_changes = 0
     found = await hold(stores[0], 3).load_or_make("test")
     assert {name: name in found.topics for name in sure} == sure
-    for keeper, store in zip(keepers, stores, strict=True):
-        await keeper.stop()
+    for state_writer, store in zip(keepers, stores, strict=True):
+        await state_writer.stop()
         await store.close()
 
 

@@ -10,7 +10,7 @@ from popwheel_common.errors import CorruptDataError, StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord, group_document
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.cluster.cluster_book import cluster_of
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.store.state_store import CLUSTER, group_document_name
@@ -55,7 +55,7 @@ async def test_a_topic_that_nobody_could_make_stays_is_warned_of_and_can_be_dele
     assert caught.value.code == Code.ILLEGAL_TOPIC
 
 
-async def test_nobody_who_is_told_of_it_takes_it_up() -> None:
+async def test_nobody_who_is_notified_of_it_takes_it_up() -> None:
     state, _ = await loaded()
     view = ClusterView()
     cluster = Cluster(name=state.name, receipt_key=state.receipt_key)
@@ -83,10 +83,10 @@ async def test_documents_of_broker_groups_that_can_not_be_are_left_as_they_are()
     for name in ("b0", "b" * 120, "b%1", "../b"):
         state = GroupState(name, 1, 1, 0, frozenset({0}), {0: ReplicaRecord(0, "a:1", b"i")})
         await store.write(group_document_name(name), group_document(state), None)
-    keeper = GroupKeeper(store, 10, lambda: None)
+    group_writer = GroupWriter(store, 10, lambda: None)
     with capture_logs() as logs:
-        await keeper.load()
-    assert list(keeper.states) == ["b0"]
+        await group_writer.load()
+    assert list(group_writer.states) == ["b0"]
     assert [entry["count"] for entry in logs if entry["log_level"] == "warning"] == [3]
-    await keeper.poll_store(await store.versions())
-    assert list(keeper.states) == ["b0"]
+    await group_writer.poll_store(await store.versions())
+    assert list(group_writer.states) == ["b0"]

@@ -13,7 +13,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http.inquiry import Inquiry
 from popwheel_controller.http.tail import TailAsked, TailResponse
 from popwheel_controller.http.tail_pace import TailPace
@@ -36,7 +36,7 @@ class Scene:
         self.trouble: StatusError | None = None
         infos = {name: BrokerInfo(name=name, address=f"{name}:1", epoch=1) for name in self.brokers}
         state = ClusterState("popwheel", bytes(32), brokers=infos)
-        self.inquiry = Inquiry(StateKeeper(state, _unused, _unused, lambda _: None, lambda: None, 10), self._connect)
+        self.inquiry = Inquiry(StateWriter(state, _unused, _unused, lambda _: None, lambda: None, 10), self._connect)
 
     def _connect(self, info: BrokerInfo) -> Channel:
         self.connections += 1

@@ -22,7 +22,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo, ReplicaRep
 from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http import timer_routes
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.timers import Timers
@@ -198,7 +198,7 @@ async def test_pages_of_all_brokers_hold_each_message_once(tmp_path: Path, limit
         assert silent["unanswered"] == [{"broker": "b9", "reason": "the broker b9 is not there now; try again"}]
 
 
-async def test_a_message_is_taken_back(tmp_path: Path) -> None:
+async def test_a_message_is_recalled(tmp_path: Path) -> None:
     first, second = two_brokers()
     async with api(tmp_path, first, second) as http:
         listed = (await http.get("/timers", params={"topic": "later"})).json()["timers"]
@@ -227,7 +227,7 @@ async def test_a_group_without_a_master_is_away() -> None:
         raise ValueError(f"no address: {info.address!r}")
 
     state = ClusterState("popwheel", bytes(32), brokers={"b1": BrokerInfo(name="b1", epoch=3)})
-    timers = Timers(Inquiry(StateKeeper(state, unused, unused, lambda _: None, lambda: None, 10), connect))
+    timers = Timers(Inquiry(StateWriter(state, unused, unused, lambda _: None, lambda: None, 10), connect))
     answers = await timers.stats()
     assert answers.given == {}
     assert answers.unanswered == [Silence(broker="b1", reason="the broker b1 is not there now; try again")]

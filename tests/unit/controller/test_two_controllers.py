@@ -135,7 +135,7 @@ async def test_when_the_leader_hangs_the_other_takes_over_and_the_first_steps_do
         with contextlib.suppress(StatusError):
             while await watch.receive() is not None:  # its watchers are sent away
                 pass
-        leadership._renewing = asyncio.create_task(leadership._keep_lease(both.store))  # type: ignore[arg-type]
+        leadership._renewing = asyncio.create_task(leadership._renew_lease(both.store))  # type: ignore[arg-type]
         await until(lambda: leadership._holder.leader is not None)
         with pytest.raises(StatusError, match="two:1"):
             await make_topic(both.channels[0], "a")
@@ -153,7 +153,7 @@ async def test_two_that_both_lead_overwrite_nothing_of_one_another(tmp_path: Pat
     dice = random.Random(5)
     replicas = [FakeReplica(number) for number in range(3)]
     machines.add(*replicas)
-    heard: dict[int, set[int]] = {}
+    learned: dict[int, set[int]] = {}
     for step in range(40):
         for number, replica in enumerate(replicas):
             if dice.random() < 0.3:
@@ -169,16 +169,16 @@ async def test_two_that_both_lead_overwrite_nothing_of_one_another(tmp_path: Pat
                     await replica.ask_for_set(dice.choice(channels), 0, 1, 2)
         await asyncio.sleep(0.02)
         for replica in replicas:
-            for group in replica.heard:
+            for group in replica.learned:
                 if group.master != NO_MASTER:
-                    heard.setdefault(group.epoch, set()).add(group.master)
+                    learned.setdefault(group.epoch, set()).add(group.master)
     states = [group_of(_parsed(contents), "memory") for contents in store.history[group_document_name(GROUP)]]
     for old, new in pairwise(states):
         assert new.version == old.version + 1
         assert new.epoch in (old.epoch, old.epoch + 1)
         assert new.epoch == old.epoch or new.master in old.sync_state_set
-    assert all(len(masters) == 1 for masters in heard.values())
-    assert len(heard) > 5
+    assert all(len(masters) == 1 for masters in learned.values())
+    assert len(learned) > 5
     topics = {topic["name"] for topic in _parsed(store.history["cluster"][-1])["topics"]}
     assert topics == {f"t-{step}" for step in range(40)}
     for replica in replicas:
@@ -289,7 +289,7 @@ async def test_what_a_late_read_gives_is_not_led_with(tmp_path: Path) -> None:
     store = MemoryStore()
     async with pair(tmp_path, store) as both:
         await make_topic(both.channels[0], "gone")
-        await both.apps[0]._keeper.change(lambda state: state.delete_topic("gone"))
+        await both.apps[0]._state_writer.change(lambda state: state.delete_topic("gone"))
         store.late_reads = 2
         await both.apps[0].stop()
         await until(lambda: both.leading() == [1])
@@ -307,8 +307,8 @@ async def test_a_leader_does_not_go_back_to_what_a_late_read_gives(tmp_path: Pat
         with pytest.raises(StatusError, match="not known whether"):
             await make_topic(both.channels[0], "three")
         await make_topic(both.channels[0], "four")
-        told = [update async for update in _until_topic(watcher, "four")]
-        assert [sorted(topic.name for topic in update.topics) for update in told] == [["one", "two"], ["four"]]
+        reported = [update async for update in _until_topic(watcher, "four")]
+        assert [sorted(topic.name for topic in update.topics) for update in reported] == [["one", "two"], ["four"]]
 
 
 async def test_a_state_that_was_set_back_is_taken_up(tmp_path: Path) -> None:

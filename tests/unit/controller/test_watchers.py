@@ -63,9 +63,9 @@ def test_a_snapshot_in_parts_says_what_one_says_in_one(changes: list[Change], na
         assert (view.version, view.named, contents(view)) == (state.version, state.named, contents(state))
 
 
-def test_a_watcher_that_lags_while_it_is_told_all_is_told_all_once_more_after_that() -> None:
-    told = iter("ab")
-    watcher = Watcher(1, lambda: _parts(next(told)), lambda: None)
+def test_a_watcher_that_lags_while_it_is_notified_all_is_notified_all_once_more_after_that() -> None:
+    reported = iter("ab")
+    watcher = Watcher(1, lambda: _parts(next(reported)), lambda: None)
     assert [part.cluster.name for part in watcher.take()] == ["a1"]
     for version in (5, 6):
         watcher.offer(ClusterUpdate(version=version))

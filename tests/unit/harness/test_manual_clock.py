@@ -40,7 +40,7 @@ def test_waiting_takes_no_time() -> None:
     assert woken == [("moment", 1), ("second", 1000), ("hour", 3_600_000)]
 
 
-def test_a_wait_for_ever_is_told() -> None:
+def test_a_wait_for_ever_is_reported() -> None:
     async def work() -> None:
         await asyncio.Event().wait()
 
@@ -48,7 +48,7 @@ def test_a_wait_for_ever_is_told() -> None:
         run_virtually(ManualClock(), work())
 
 
-def test_a_failure_that_nobody_asked_for_is_told() -> None:
+def test_a_failure_that_nobody_asked_for_is_reported() -> None:
     async def fail() -> None:
         raise KeyError("lost")
 

@@ -258,7 +258,7 @@ def test_a_flipped_bit_is_another_bit_for_good() -> None:
     assert disk.files()[PATH] == b"\0\2"
 
 
-async def test_a_sync_can_be_held_and_covers_what_came_before_it() -> None:
+async def test_a_sync_can_be_paused_and_covers_what_came_before_it() -> None:
     disk = disk_of(0)
     await write_safely(disk, PATH, b"0")
     file = disk.open(PATH)

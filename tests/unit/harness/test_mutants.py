@@ -29,7 +29,7 @@ def test_what_runs_is_the_copy_and_not_what_is_installed(tmp_path: Path) -> None
     assert said.stdout.strip() == str(package / "__init__.py")
 
 
-def test_names_are_told_apart_and_a_stale_one_is_said() -> None:
+def test_names_are_distinguished_and_a_stale_one_is_said() -> None:
     assert len({each.name for each in MUTANTS}) == len(MUTANTS) >= 40
     with pytest.raises(StaleMutantError, match="0 times"):
         MUTANTS[0].applied("def decode():\n    return 1\n")

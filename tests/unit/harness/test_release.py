@@ -20,7 +20,7 @@ PODS = {
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What they were told, a line each."""
     said, answer = tmp_path / "told", tmp_path / "answer"
     answer.write_text(json.dumps(PODS))
@@ -32,26 +32,26 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return said
 
 
-def test_a_release_is_rolled_to_another_image(told: Path) -> None:
+def test_a_release_is_rolled_to_another_image(reported: Path) -> None:
     release = Release("messages", "popwheel", "registry:5000/popwheel:0.1.0")
     release.install()
     release.image = "registry:5000/popwheel:0.2.0"
     release.install()
-    first, second = told.read_text().splitlines()
+    first, second = reported.read_text().splitlines()
     assert "upgrade --install --create-namespace popwheel" in first
     assert "image.repository=registry:5000/popwheel --set-string image.tag=0.1.0 " in first
     assert second == first.replace("image.tag=0.1.0", "image.tag=0.2.0")
 
 
-def test_it_is_seen_what_each_pod_runs(told: Path) -> None:
+def test_it_is_seen_what_each_pod_runs(reported: Path) -> None:
     images = Release("messages", "popwheel", "popwheel:0.1.0").images()
     assert images == {"broker-a-0": RunningImage("popwheel:0.2.0", "sha256:2")}
-    components = {line.partition("component=")[2].split()[0] for line in told.read_text().splitlines()}
+    components = {line.partition("component=")[2].split()[0] for line in reported.read_text().splitlines()}
     assert components == {"proxy", "broker", "controller"}
 
 
-def test_a_failed_roll_out_shows_the_pods_that_are_not_ready(told: Path) -> None:
-    (told.parent / "helm").write_text("#!/bin/sh\nexit 1\n")
+def test_a_failed_roll_out_shows_the_pods_that_are_not_ready(reported: Path) -> None:
+    (reported.parent / "helm").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(subprocess.SubprocessError) as failure:
         Release("messages", "popwheel", "popwheel:0.1.0").install()
     (note,) = failure.value.__notes__

@@ -1,4 +1,4 @@
-"""A broker in memory: one list of messages per topic, handed out once per group, with notifications."""
+"""A broker in memory: one list of messages per topic, delivered once per group, with notifications."""
 
 import asyncio
 from collections.abc import Sequence
@@ -169,9 +169,9 @@ class FakeBroker:
     ) -> None:
         self.checking.append(stream)
         try:
-            while (told := await stream.receive()) is not None:
-                self.producer_topics.update(told.topics)
-                self.producer_topics.difference_update(told.gone_topics)
+            while (reported := await stream.receive()) is not None:
+                self.producer_topics.update(reported.topics)
+                self.producer_topics.difference_update(reported.gone_topics)
         finally:
             self.checking.remove(stream)
             self.producer_topics.clear()
@@ -260,7 +260,7 @@ class FakeBroker:
         answer = PopAnswer()
         for stored, index in self._lite_ready(*key)[: request.max_messages]:
             self._ready(request.group, stored).remove(index)
-            self._hand_out(request, answer, stored, index)
+            self._deliver(request, answer, stored, index)
         answer.waiting = self._lite_waiting(*key)
         return answer
 
@@ -274,12 +274,12 @@ class FakeBroker:
         ready = self._ready(request.group, request.topic)
         answer = PopAnswer()
         for index in ready[: request.max_messages]:
-            self._hand_out(request, answer, request.topic, index)
+            self._deliver(request, answer, request.topic, index)
         del ready[: request.max_messages]
         answer.waiting = len(ready)
         return answer
 
-    def _hand_out(self, request: pb.PopRequest, answer: PopAnswer, topic: str, index: int) -> None:
+    def _deliver(self, request: pb.PopRequest, answer: PopAnswer, topic: str, index: int) -> None:
         stored = self.topics[topic][index]
         self._handles += 1
         fields = (self._handles, 1, request.invisible_ms, 0, receipt.FROM_TOPIC, self.name, stored.queue_id, index)

@@ -1,4 +1,4 @@
-"""A controller in memory: hands out topics, groups and brokers, and makes them when asked."""
+"""A controller in memory: delivers topics, groups and brokers, and makes them when asked."""
 
 import asyncio
 from collections.abc import Callable

@@ -190,13 +190,13 @@ class Groups(World):
         info = self.controller.brokers[name] = self._info(name, number)
         self.controller.publish(ClusterUpdate(brokers=[info]))
 
-    def elect(self, name: str, number: int, *, told: bool = True) -> None:
+    def elect(self, name: str, number: int, *, reported: bool = True) -> None:
         """Make a replica the master of its group."""
         for replica in self.replicas[name]:
             replica.leads = False
         self.epochs[name] += 1
         self.replicas[name][number].leads = True
-        if told:
+        if reported:
             self.tell(name, number)
 
     async def kill_master(self, name: str, number: int = 0) -> None:
@@ -245,6 +245,6 @@ def names(count: int, prefix: str = "m") -> list[str]:
 
 
 async def popped(w: Groups, count: int, invisible_s: float = 30.0) -> list[str]:
-    """The handles of messages that were just given out."""
+    """The handles of messages that were just delivered."""
     await arrive(w.logs["a"], count=count)
     return (await w.receive(poll_request(broker="a", batch=count, invisible_s=invisible_s))).handles

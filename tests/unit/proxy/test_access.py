@@ -58,7 +58,7 @@ async def guarded(
 async def change(w: World, file: Path, text: str) -> None:
     """Change the file, and have the proxy look at it now instead of in a second."""
     file.write_text(text)
-    w.app._look_at_access()
+    w.app._reload_access()
     watched = w.app._access_file
     assert watched is not None
     await until(lambda: not watched.changed)
@@ -105,7 +105,7 @@ async def test_who_is_not_known_gets_nothing(tmp_path: Path, user: str | None, s
         assert not any(SECRET in str(line) for line in logs)
 
 
-async def test_who_is_unknown_and_whose_secret_is_wrong_are_told_the_same(tmp_path: Path) -> None:
+async def test_who_is_unknown_and_whose_secret_is_wrong_are_notified_the_same(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (w, _):
         one = await w.send(message(), metadata=signed(w, "nobody"))
         other = await w.send(message(), metadata=signed(w, "orders", "another one"))
@@ -338,7 +338,7 @@ async def test_a_removed_user_is_out_without_a_restart(tmp_path: Path) -> None:
             await stream.receive()
 
 
-async def test_a_poll_of_a_removed_user_gives_back_what_it_found(tmp_path: Path) -> None:
+async def test_a_poll_of_a_removed_user_releases_what_it_found(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (w, file):
         poll = w.poll(poll_request(), signed(w))
         await until(lambda: w.app._book.waiting_polls == 1)

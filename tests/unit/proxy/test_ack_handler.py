@@ -60,7 +60,7 @@ async def test_each_broker_is_asked_once_for_its_own() -> None:
             assert len(one.acked) == 2
 
 
-async def test_one_entry_puts_its_status_on_top_and_different_ones_are_told_as_such() -> None:
+async def test_one_entry_puts_its_status_on_top_and_different_ones_are_reported_as_such() -> None:
     async with world() as w:
         (handle,) = await received(w, 1)
         assert (await w.ack(handle)).status.code == Code.OK
@@ -149,7 +149,7 @@ async def test_a_receive_whose_handles_could_not_be_renewed_is_refused() -> None
         assert w.broker.asked("Pop") == []
 
 
-async def test_a_broker_that_does_not_answer_is_told_of() -> None:
+async def test_a_broker_that_does_not_answer_is_notified_of() -> None:
     async with world() as w:
         (handle,) = await received(w, 1)
         w.controller.remove_broker("b1")

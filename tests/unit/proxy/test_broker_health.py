@@ -21,12 +21,12 @@ NAMES = ("a", "b", "c")
 
 def made(*names: str) -> BrokerHealth:
     health = BrokerHealth()
-    health.keep(names or NAMES)
+    health.retain(names or NAMES)
     return health
 
 
 def chosen(health: BrokerHealth, now: float, sends: int = 12, *past: str) -> Counter[str]:
-    """Where so many sends go."""
+    """Brokers to which a number of sends go."""
     places = [health.choose(turn, past, now) for turn in range(sends)]
     return Counter(place[0] for place in places if place is not None)
 
@@ -76,7 +76,7 @@ def test_a_probe_that_goes_badly_doubles_the_pause_up_to_a_limit() -> None:
     assert pauses[-1] == PAUSE_MAX_S
 
 
-def test_a_probe_whose_answer_is_never_heard_of_is_followed_by_another() -> None:
+def test_a_probe_whose_answer_is_never_learned_of_is_followed_by_another() -> None:
     health = made()
     health.failed("a", 0.0, 0.0)
     assert chosen(health, 1.0)["a"] == 1
@@ -197,18 +197,18 @@ def test_the_least_bad_is_used_when_all_are_bad() -> None:
 def test_a_broker_that_left_begins_anew() -> None:
     health = made()
     health.failed("a", 0.0, 0.0)
-    health.keep(("b", "c"))
+    health.retain(("b", "c"))
     assert health.avoided == 0
     assert health.failed("a", 0.0, 0.0) is Change.NONE
     assert health.state("a") is None
-    health.keep(NAMES)
+    health.retain(NAMES)
     assert chosen(health, 0.0) == {"a": 4, "b": 4, "c": 4}
 
 
 def test_those_that_stay_are_known_when_others_come() -> None:
     health = made("a", "b")
     health.failed("a", 0.0, 0.0)
-    health.keep(("a", "b", "c"))
+    health.retain(("a", "b", "c"))
     assert health.sound == ("b", "c")
 
 
@@ -230,7 +230,7 @@ class HealthMachine(RuleBasedStateMachine):
     @rule(names=st.sets(st.sampled_from("abcdef")))
     def view_changes(self, names: set[str]) -> None:
         self.names = tuple(sorted(names))
-        self.health.keep(self.names)
+        self.health.retain(self.names)
         self.probed = {name: at for name, at in self.probed.items() if name in names}
 
     @rule(seconds=st.floats(0.0, 30.0))

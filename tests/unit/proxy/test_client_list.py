@@ -43,7 +43,7 @@ async def listed(clients: ClientList, limit: int = 100, **asked: str) -> list[Cl
         request.after = answer.next
 
 
-def told(world: World) -> ClientList:
+def reported(world: World) -> ClientList:
     return world.app.client_list
 
 
@@ -52,7 +52,7 @@ async def test_what_a_client_says_and_does_is_shown() -> None:
         clients: Clients = w.app._clients
         clients.seen("c1", w.clock.monotonic(), "alice")
         clients.says("c1", facts_of(settings()), "10.0.0.1:4711")
-        (info,) = await listed(told(w))
+        (info,) = await listed(reported(w))
         assert (info.id, info.language, info.version, info.hostname) == ("c1", "JAVA", "5.0.7", "pod-1")
         assert (info.kind, info.group, info.address, info.user) == ("push", "group", "10.0.0.1:4711", "alice")
         assert [(each.group, each.topic, each.filter, each.polled_ms) for each in info.subscriptions] == [
@@ -62,11 +62,11 @@ async def test_what_a_client_says_and_does_is_shown() -> None:
         assert info.since_ms == info.seen_ms
         clients.polls("c1", "10.0.0.1:4712", "group", "topic-0", "a || b", w.clock.monotonic())
         clients.sends("c1", "made")
-        (info,) = await listed(told(w))
+        (info,) = await listed(reported(w))
         assert [each.polled_ms > 0 for each in info.subscriptions] == [True]
         assert (info.address, list(info.publishes)) == ("10.0.0.1:4712", ["made"])
-        clients.gone("c1")
-        assert await listed(told(w)) == []
+        clients.remove("c1")
+        assert await listed(reported(w)) == []
         assert (clients.facts_bytes, clients.uses, clients.libraries) == (0, 0, {})
 
 
@@ -74,18 +74,18 @@ async def test_a_poll_and_what_it_finds_are_shown() -> None:
     async with world("b1") as w:
         poll = w.poll(poll_request(auto_renew=True), HEADERS)
         await until(lambda: len(w.broker.interests) == 1)
-        (info,) = await listed(told(w), topic="orders")
+        (info,) = await listed(reported(w), topic="orders")
         assert (info.polls, info.kind, info.in_flight) == (1, "", -1)
         assert [(each.group, each.topic) for each in info.subscriptions] == [("group", "orders")]
-        assert await listed(told(w), topic="others") == []
-        assert await listed(told(w), group="others") == []
+        assert await listed(reported(w), topic="others") == []
+        assert await listed(reported(w), group="others") == []
         await w.send(message())
         assert (await poll).bodies == [b"body"]
-        (info,) = await listed(told(w), group="group")
+        (info,) = await listed(reported(w), group="group")
         assert (info.in_flight, info.in_flight_since_ms > 0) == (1, True)
-        one = (await told(w).some(ClientListRequest(id="c1"))).clients[0]
+        one = (await reported(w).some(ClientListRequest(id="c1"))).clients[0]
         assert [(each.group, each.topic, each.broker) for each in one.messages] == [("group", "orders", "b1")]
-        assert (await told(w).some(ClientListRequest(id="nobody"))).clients == []
+        assert (await reported(w).some(ClientListRequest(id="nobody"))).clients == []
 
 
 async def test_pages_hold_each_once() -> None:
@@ -94,8 +94,8 @@ async def test_pages_hold_each_once() -> None:
         for client_id in reversed(ids):
             w.app._clients.seen(client_id, 0.0)
         for limit in (1, 100, 256, 257, 300):
-            assert [each.id for each in await listed(told(w), limit)] == ids
-        assert [each.id for each in await listed(told(w), 7, prefix="c01")] == ids[10:20]
+            assert [each.id for each in await listed(reported(w), limit)] == ids
+        assert [each.id for each in await listed(reported(w), 7, prefix="c01")] == ids[10:20]
 
 
 async def test_ten_thousand_clients_take_short_turns() -> None:
@@ -106,8 +106,8 @@ async def test_ten_thousand_clients_take_short_turns() -> None:
             clients.seen(f"client-{number}", w.clock.monotonic())
             clients.says(f"client-{number}", facts, "10.0.0.1:1")
         with measured_turns() as turns:
-            found = await listed(told(w), 100)
-            some = await listed(told(w), 100, topic="topic-4", group="group")
+            found = await listed(reported(w), 100)
+            some = await listed(reported(w), 100, topic="topic-4", group="group")
         assert len(found) == len(some) == 10_000
         assert turns.longest_s < TURN_S_MAX, str(turns)
 
@@ -129,7 +129,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(known.polls) == len(known.sends) == NAMES_MAX
     assert ("g", "t0", "x" * FILTER_LENGTH_MAX) not in known.polls, "the oldest goes"
     assert clients.uses == 2 * NAMES_MAX
-    clients.gone("a")
+    clients.remove("a")
     assert (clients.uses, clients.facts_bytes) == (0, 0)
 
 

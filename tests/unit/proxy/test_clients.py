@@ -12,7 +12,7 @@ def clients_of(clients_max: int = 100) -> Clients:
     return Clients(clients_max, 60.0, 15.0)
 
 
-def test_clients_are_gone_when_they_have_not_been_heard_of() -> None:
+def test_clients_are_gone_when_they_have_not_been_learned_of() -> None:
     clients = clients_of(2)
     clients.seen("a", 0.0)
     clients.seen("b", 10.0)
@@ -23,7 +23,7 @@ def test_clients_are_gone_when_they_have_not_been_heard_of() -> None:
     assert not clients.is_alive("b", 100.0)
     assert clients.expire(100.0) == ["b"]
     assert len(clients) == 1
-    clients.gone("a")
+    clients.remove("a")
     assert not clients.is_alive("a", 51.0)
 
 
@@ -65,7 +65,7 @@ def test_calls_of_clients_that_said_goodbye_or_never_spoke_leave_nothing() -> No
     clients.seen("a", 0.0)
     clients.call_opened("a")
     clients.call_opened("stranger")
-    clients.gone("a")
+    clients.remove("a")
     clients.call_closed("a", 0.0, broken=True)
     clients.call_closed("stranger", 0.0, broken=True)
     assert (clients.broken, clients.expire(1e9)) == (0, [])
@@ -96,7 +96,7 @@ def test_a_client_id_is_one_users_as_long_as_it_lives() -> None:
 
 
 def test_many_that_are_gone_at_one_time_are_found_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GONE_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(module, "LOST_AT_ONCE_MAX", 2)
     clients = clients_of()
     for client_id in "abcde":
         clients.seen(client_id, 0.0)
@@ -113,5 +113,5 @@ def test_whether_clients_read_lite_topics_is_known_as_long_as_they_are() -> None
     clients.seen("a", 0.0)
     clients.is_of("a", lite=True)
     assert (clients.reads_lite("a"), clients.any_lite) == (True, True)
-    clients.gone("a")
+    clients.remove("a")
     assert (clients.reads_lite("a"), clients.any_lite) == (None, False)

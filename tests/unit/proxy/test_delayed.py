@@ -1,4 +1,4 @@
-"""Delayed messages among fakes: which are taken, how they travel to the broker, and how they are taken back."""
+"""Delayed messages among fakes: which are taken, how they travel to the broker, and how they are recalled."""
 
 import asyncio
 
@@ -181,7 +181,7 @@ async def test_a_topic_made_on_first_use_takes_delayed_and_other_messages() -> N
         assert (len(w.broker.timers), len(w.broker.topics["fresh"])) == (1, 1)
 
 
-async def test_a_message_is_taken_back_at_the_broker_that_has_it() -> None:
+async def test_a_message_is_recalled_at_the_broker_that_has_it() -> None:
     async with world("b1", "b2") as w:
         await add_topics(w)
         handles = [(await w.send(delayed())).entries[0].recall_handle for _ in range(2)]
@@ -227,7 +227,7 @@ async def test_what_is_no_handle_of_the_topic_is_refused() -> None:
         assert (await recall(w, handle)).status.code == Code.OK, "also of a topic that was deleted"
 
 
-async def test_a_broker_that_is_away_is_told_from_a_handle_that_is_wrong() -> None:
+async def test_a_broker_that_is_away_is_distinguished_from_a_handle_that_is_wrong() -> None:
     async with world("b1", "b2") as w:
         await add_topics(w)
         handle = recall_handle.encode(KEY, "later", RecallHandle("b2", 0, 100_000, "id"))

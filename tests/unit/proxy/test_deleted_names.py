@@ -42,7 +42,7 @@ def absent(w: World) -> AbsentNames:
 
 
 @KINDS
-async def test_a_poll_is_held_for_its_time_and_answered_with_what_is_wrong(kind: str, code: int) -> None:
+async def test_a_poll_is_parked_for_its_time_and_answered_with_what_is_wrong(kind: str, code: int) -> None:
     async with world(grpc_client_consumer_min_long_polling_timeout_ms=1) as w:
         await delete(w, kind)
         began = asyncio.get_running_loop().time()
@@ -54,7 +54,7 @@ async def test_a_poll_is_held_for_its_time_and_answered_with_what_is_wrong(kind:
 
 
 @KINDS
-async def test_a_poll_that_is_held_goes_on_when_the_name_is_made_by_hand(kind: str, code: int) -> None:
+async def test_a_poll_that_is_parked_goes_on_when_the_name_is_made_by_hand(kind: str, code: int) -> None:
     async with world() as w:
         await delete(w, kind)
         poll = w.poll(poll_request())
@@ -69,7 +69,7 @@ async def test_a_poll_that_is_held_goes_on_when_the_name_is_made_by_hand(kind: s
 
 
 @KINDS
-async def test_held_polls_are_answered_when_the_proxy_drains_or_their_client_goes(kind: str, code: int) -> None:
+async def test_parked_polls_are_answered_when_the_proxy_drains_or_their_client_goes(kind: str, code: int) -> None:
     async with world() as w:
         await delete(w, kind)
         poll, gone = w.poll(poll_request()), w.open_receive(poll_request())
@@ -109,7 +109,7 @@ def test_a_poll_whose_group_the_controller_makes_slowly_lasts_no_longer_than_oth
     run(scenario())
 
 
-async def test_polls_that_are_held_count_as_polls() -> None:
+async def test_polls_that_are_parked_count_as_polls() -> None:
     async with world(receive={"polls_per_client_max": 2}) as w:
         await delete(w, "group")
         for _ in range(2):
@@ -124,7 +124,7 @@ async def test_a_poll_that_is_not_to_wait_is_refused_at_once() -> None:
         assert (await w.receive(poll_request(0))).code == Code.CONSUMER_GROUP_NOT_FOUND
 
 
-async def test_a_send_to_a_topic_that_was_deleted_is_told_so_and_makes_nothing() -> None:
+async def test_a_send_to_a_topic_that_was_deleted_is_notified_so_and_makes_nothing() -> None:
     async with world(auto_create_topics=True) as w:
         assert (await w.send(message())).status.code == Code.OK
         await delete(w, "topic")
@@ -175,7 +175,7 @@ async def test_a_snapshot_wakes_those_whose_name_it_has() -> None:
         w.poll(poll_request())
         await until(lambda: len(absent(w)) == 1)
         w.controller.groups["group"] = w.controller.add_group("group")
-        w.app._follower.renew()
+        w.app._controller_watch.renew()
         await until(lambda: len(absent(w)) == 0)
 
 
@@ -214,7 +214,7 @@ async def test_a_poll_for_dead_letters_waits_for_their_group() -> None:
 
 
 @KINDS
-async def test_a_goodbye_ends_polls_that_are_held(kind: str, code: int) -> None:
+async def test_a_goodbye_ends_polls_that_are_parked(kind: str, code: int) -> None:
     async with world() as w:
         await delete(w, kind)
         poll = w.poll(poll_request())

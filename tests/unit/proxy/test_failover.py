@@ -271,7 +271,7 @@ def test_a_poll_whose_pop_is_cut_off_takes_what_is_at_the_next_master() -> None:
     run(scenario())
 
 
-def test_a_poll_that_comes_to_wait_at_a_group_without_master_is_told_by_the_next_one() -> None:
+def test_a_poll_that_comes_to_wait_at_a_group_without_master_is_reported_by_the_next_one() -> None:
     async def scenario() -> None:
         async with groups("a", poll_mode="sliced") as w:
             poll = w.poll(poll_request(broker="a"))
@@ -332,7 +332,7 @@ def test_reading_by_offset_goes_on_at_the_next_master() -> None:
     run(scenario())
 
 
-def test_held_calls_are_answered_before_their_clients_have_gone() -> None:
+def test_parked_calls_are_answered_before_their_clients_have_gone() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
             (handle,) = await popped(w, 1)
@@ -371,7 +371,7 @@ def test_a_send_that_may_be_stored_says_so_when_its_time_is_over() -> None:
     run(scenario())
 
 
-def test_a_client_that_gives_up_is_held_no_more() -> None:
+def test_a_client_that_gives_up_is_parked_no_more() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
             await w.kill_master("a")
@@ -389,7 +389,7 @@ def test_a_client_that_gives_up_is_held_no_more() -> None:
     run(scenario())
 
 
-def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_much_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         monkeypatch.setattr("popwheel_proxy.brokers.parked_calls.PARKED_CALLS_MAX", 3)
         async with groups("a") as w:
@@ -433,7 +433,7 @@ def test_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario())
 
 
-def test_who_tells_of_a_former_master_is_not_heard() -> None:
+def test_who_reports_a_former_master_is_not_learned() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
             w.elect("a", 1)

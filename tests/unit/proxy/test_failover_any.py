@@ -20,7 +20,7 @@ DEADLINE_S = 3.0
 PROCESSING_S = 0.05
 
 Event = tuple[float, str, str, int]
-"""After so many seconds, what happens, to which group, and a number."""
+"""Seconds before it, the event, its group, and a number."""
 
 events = st.lists(
     st.tuples(
@@ -97,25 +97,25 @@ async def consume(w: Groups, story: Story, name: str) -> None:
 
 async def play(story: list[Event]) -> None:
     """Live through it, then heal, then look at what was kept."""
-    told = Story()
+    reported = Story()
     async with groups(*NAMES) as w:
-        consumers = [asyncio.create_task(consume(w, told, name)) for name in NAMES]
+        consumers = [asyncio.create_task(consume(w, reported, name)) for name in NAMES]
         sends: list[asyncio.Task[None]] = []
 
         async def send_for(seconds: float) -> None:
             until = now() + seconds
             while now() < until:
-                sends.append(asyncio.create_task(produce(w, told, f"m-{len(sends):04}")))
+                sends.append(asyncio.create_task(produce(w, reported, f"m-{len(sends):04}")))
                 await asyncio.sleep(0.05)
 
         for after_s, what, name, number in story:
             await send_for(after_s)
-            await happen(w, told, what, name, number)
+            await happen(w, reported, what, name, number)
         await send_for(0.5)
         for name in NAMES:
             for replica in w.replicas[name]:
                 replica.answers_lost = 0
-            await happen(w, told, "return", name, 0)
+            await happen(w, reported, "return", name, 0)
         healed_at = len(sends)
         await asyncio.sleep(0.3)
         await send_for(1.0)
@@ -126,25 +126,25 @@ async def play(story: list[Event]) -> None:
         for ended in await asyncio.gather(*consumers, return_exceptions=True):
             assert isinstance(ended, asyncio.CancelledError), ended
         assert w.is_idle()
-        check(w, told, healed_at)
+        check(w, reported, healed_at)
 
 
-def check(w: Groups, told: Story, healed_at: int) -> None:
+def check(w: Groups, reported: Story, healed_at: int) -> None:
     """Nothing acknowledged is lost, nothing refused is kept, nothing stands twice, and after healing all goes well."""
     copies: Counter[str] = Counter()
     for log in w.logs.values():
         assert len(log.ids) == len(set(log.ids)), "twice in one group"
         copies.update(log.ids)
-    for message_id, code in told.ended.items():
+    for message_id, code in reported.ended.items():
         assert code in (Code.OK, Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT, -1), code
         if code == Code.OK:
             assert copies[message_id] >= 1, f"{message_id} is lost"
         if code == Code.HA_NOT_AVAILABLE:
             assert copies[message_id] == 0, f"{message_id} was refused, and is there"
-        if not told.departed:
+        if not reported.departed:
             assert copies[message_id] <= 1, f"{message_id} is there twice"
-    assert {code for message_id, code in told.ended.items() if int(message_id[2:]) >= healed_at} == {Code.OK}
-    assert set(told.acked) <= {Code.OK, Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT}
+    assert {code for message_id, code in reported.ended.items() if int(message_id[2:]) >= healed_at} == {Code.OK}
+    assert set(reported.acked) <= {Code.OK, Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT}
 
 
 @settings(max_examples=60, deadline=None)

@@ -51,7 +51,7 @@ def test_all_tries_of_a_call_bear_one_name_and_those_of_another_call_another() -
     run(scenario())
 
 
-def test_an_ack_in_doubt_that_the_broker_knows_nothing_of_stays_in_doubt() -> None:
+def test_an_ack_of_unknown_outcome_that_the_broker_knows_nothing_of_stays_of_unknown_outcome() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
             (handle,) = await popped(w, 1)
@@ -65,7 +65,7 @@ def test_an_ack_in_doubt_that_the_broker_knows_nothing_of_stays_in_doubt() -> No
     run(scenario())
 
 
-def test_a_recall_in_doubt_of_a_message_whose_time_has_come_stays_in_doubt() -> None:
+def test_a_recall_of_unknown_outcome_of_a_message_whose_time_has_come_stays_of_unknown_outcome() -> None:
     async def scenario() -> None:
         async with groups("a") as w:
             handle = recall_handle.encode(KEY, "orders", RecallHandle("a", 0, 2_000_000_000_000, "m"))
@@ -115,7 +115,7 @@ def test_a_dead_letter_that_was_done_and_not_answered_is_done() -> None:
     run(scenario())
 
 
-def test_an_ack_for_two_groups_is_held_up_for_one_of_them_only() -> None:
+def test_an_ack_for_two_groups_is_delayed_for_one_of_them_only() -> None:
     async def scenario() -> None:
         async with groups("a", "b") as w:
             await arrive(w.logs["a"])
@@ -160,7 +160,7 @@ def test_acks_do_not_wait_behind_sends_that_cannot_be_taken() -> None:
     run(scenario())
 
 
-def test_handles_kept_renewed_and_messages_given_back_outlive_a_master() -> None:
+def test_handles_kept_renewed_and_messages_released_outlive_a_master() -> None:
     async def scenario() -> None:
         async with groups("a", renewal={"invisible_ms": 30_000}) as w:
             await arrive(w.logs["a"], count=2)

@@ -3,7 +3,7 @@
 import asyncio
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
-from popwheel_proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S
+from popwheel_proxy.receive.refused_interests import POP_INTERVAL_S, REGISTER_EVERY_S
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.virtual import LoopClock, arrive, now, run
@@ -32,7 +32,7 @@ async def found_soon(w: World, name: str, broker: str, within_s: float = SOON_S)
     assert now() - began < within_s
 
 
-def test_each_message_costs_one_pop_once_the_brokers_have_said_that_they_will_tell() -> None:
+def test_each_message_costs_one_pop_once_the_brokers_have_said_that_they_will_report() -> None:
     async def body() -> None:
         async with world(*BROKERS, clock=LoopClock(), poll_mode="notify") as w:
             for number in range(10):
@@ -189,10 +189,10 @@ def test_a_broker_that_refuses_an_interest_is_popped_in_turn() -> None:
                 began, name = now(), BROKERS[number % 3]
                 await arrive(w.brokers[name])
                 assert (await poll).code == Code.OK
-                assert now() - began < TURN_EVERY_S + TICK_S + SOON_S
+                assert now() - began < POP_INTERVAL_S + TICK_S + SOON_S
                 if not other.done():
                     assert (await other).code == Code.OK, "who was registered is not disturbed"
-                    assert now() - began < TURN_EVERY_S + TICK_S + SOON_S
+                    assert now() - began < POP_INTERVAL_S + TICK_S + SOON_S
             assert spared(w) == 0
             assert w.metric("popwheel_proxy_notify_streams_broken_total") == 0
             for broker in w.brokers.values():

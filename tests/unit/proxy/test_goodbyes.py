@@ -53,7 +53,7 @@ def released(w: World) -> list[str]:
 async def time_passes(w: World, seconds: float) -> None:
     """Move the clock on, and have the proxy see what that brings about now instead of within a second."""
     w.clock.shift_s += seconds
-    w.app._look_after_clients(w.clock.monotonic())
+    w.app._release_lost_clients(w.clock.monotonic())
     await turns()
 
 

@@ -11,7 +11,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.broker_pb2 import Filter
 from popwheel_proxy.receive.interest import POPS_AT_ONCE_MAX, Interest, Ticket
 from popwheel_proxy.receive.interest_book import FRUITLESS_MAX, InterestBook
-from popwheel_proxy.receive.refused_interests import REGISTER_EVERY_S, TURN_EVERY_S, TURNS_AT_ONCE_MAX
+from popwheel_proxy.receive.refused_interests import POP_INTERVAL_S, REFUSED_POPS_AT_ONCE_MAX, REGISTER_EVERY_S
 
 ALL = Filter()
 
@@ -64,7 +64,7 @@ def test_a_pop_that_leaves_messages_wakes_others() -> None:
     assert woken(waiters) == 3
 
 
-def test_a_notification_during_a_pop_is_not_taken_back_by_its_answer() -> None:
+def test_a_notification_during_a_pop_is_not_revoked_by_its_answer() -> None:
     book, interest, waiters = waiting_book(2)
     book.notified(interest.id, "a", 1, 0.0)
     book.notified(interest.id, "a", 1, 0.0)
@@ -103,7 +103,7 @@ def test_pops_that_find_nothing_again_and_again_are_slowed_down() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_brokers_at_which_pops_are_in_vain_keep_polls_from_no_other(is_answered: bool) -> None:
+def test_brokers_at_which_pops_find_nothing_delay_polls_of_no_other(is_answered: bool) -> None:
     """A pop at one of two takes longer than the pause of the other, so one of them may always be tried."""
     book, interest, (waiter,) = waiting_book(1)
     now, tried = 0.0, []
@@ -232,7 +232,7 @@ def test_it_pops_first_while_something_is_there_or_under_way_or_a_broker_is_unsu
     assert interest.is_quiet
 
 
-def wait_in_vain(book: InterestBook, interest: Interest, now: float = 0.0) -> Waiter:
+def wait_without_message(book: InterestBook, interest: Interest, now: float = 0.0) -> Waiter:
     """A poll that waits, after a pop that found nothing where it was supposed that something is."""
     waiter = Waiter()
     while (ticket := book.wait(interest, waiter, now)) is not None:
@@ -245,15 +245,15 @@ def test_polls_of_a_refused_interest_pop_in_turn_and_register_again() -> None:
     book.notified(interest.id, "a", 0, 0.0)
     book.refuse(interest.id, "b", 0.0)
     assert (book.refused, interest.is_quiet) == (1, False)
-    waiter = wait_in_vain(book, interest)
-    assert book.serve_refused(TURN_EVERY_S / 2) == []
+    waiter = wait_without_message(book, interest)
+    assert book.serve_refused(POP_INTERVAL_S / 2) == []
     assert woken([waiter]) == 0
     again = []
     for turn in range(1, int(REGISTER_EVERY_S) + 1):
-        again += book.serve_refused(turn * TURN_EVERY_S)
+        again += book.serve_refused(turn * POP_INTERVAL_S)
         assert [ticket.broker for ticket in waiter.woken] == ["b"] * turn
-        book.finish(waiter.woken[-1], 0, 0, turn * TURN_EVERY_S)
-        assert book.wait(interest, waiter, turn * TURN_EVERY_S) is None
+        book.finish(waiter.woken[-1], 0, 0, turn * POP_INTERVAL_S)
+        assert book.wait(interest, waiter, turn * POP_INTERVAL_S) is None
     assert again == [(interest, "b")]
     book.refuse(interest.id, "b", 31.0)
     assert (book.refused, woken([waiter])) == (1, 31)
@@ -269,7 +269,7 @@ def test_one_poll_pops_at_all_brokers_that_refuse_though_their_turns_come_togeth
     book, interest = registered_book("a", "b", "c")
     for broker in "abc":
         book.refuse(interest.id, broker, 0.0)
-    waiter = wait_in_vain(book, interest)
+    waiter = wait_without_message(book, interest)
     book.serve_refused(1.0)
     ticket: Ticket | None
     (ticket,) = waiter.woken
@@ -308,15 +308,15 @@ def test_nobody_pops_for_a_refused_interest_without_a_poll_and_it_ends_as_any_ot
 def test_turns_are_taken_in_order_and_not_all_at_once() -> None:
     book = InterestBook(1000, 1 << 20, 5.0)
     waiters = []
-    for number in range(TURNS_AT_ONCE_MAX * 2):
+    for number in range(REFUSED_POPS_AT_ONCE_MAX * 2):
         interest = book.enter(f"t{number}", "g", ALL)
         book.register(interest, ("a",))
         book.refuse(interest.id, "a", 0.0)
-        waiters.append(wait_in_vain(book, interest))
+        waiters.append(wait_without_message(book, interest))
     for turn, looks_at in enumerate((1.0, 1.1, 1.2), 1):
         book.serve_refused(looks_at)
-        assert woken(waiters) == min(turn, 2) * TURNS_AT_ONCE_MAX
-        assert all(waiter.woken for waiter in waiters[: min(turn, 2) * TURNS_AT_ONCE_MAX])
+        assert woken(waiters) == min(turn, 2) * REFUSED_POPS_AT_ONCE_MAX
+        assert all(waiter.woken for waiter in waiters[: min(turn, 2) * REFUSED_POPS_AT_ONCE_MAX])
     book.stream_ended("a")
     assert book.refused == 0
 
@@ -371,7 +371,7 @@ class LateWords(RuleBasedStateMachine):
         self.messages = {"a": 0, "b": 0}
         self.events: dict[str, list[int | None]] = {"a": [], "b": []}  # None: refused
         self.asked = {"a": True, "b": True}  # a registration is under way
-        self.tells = {"a": False, "b": False}
+        self.reports = {"a": False, "b": False}
         self.book.register(self.interest, "ab")
         self.pops: list[ModelPop] = []
         self.polls: list[ModelPoll] = []
@@ -381,7 +381,7 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"), count=st.integers(1, 4))
     def messages_arrive(self, broker: str, count: int) -> None:
         self.messages[broker] += count
-        if self.tells[broker]:
+        if self.reports[broker]:
             self.events[broker].append(count)
         self.arrived += count
 
@@ -390,13 +390,13 @@ class LateWords(RuleBasedStateMachine):
     def a_registration_arrives(self, broker: str, refused: bool) -> None:
         if self.asked[broker]:
             self.asked[broker] = False
-            self.tells[broker] = self.tells[broker] or not refused
-            self.events[broker].append(self.messages[broker] if self.tells[broker] else None)
+            self.reports[broker] = self.reports[broker] or not refused
+            self.events[broker].append(self.messages[broker] if self.reports[broker] else None)
 
     @rule(broker=st.sampled_from("ab"))
     def a_stream_breaks(self, broker: str) -> None:
         self.events[broker].clear()
-        self.tells[broker], self.asked[broker] = False, True
+        self.reports[broker], self.asked[broker] = False, True
         self.book.stream_ended(broker)
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 30.0)))
@@ -414,8 +414,8 @@ class LateWords(RuleBasedStateMachine):
         self.polls.append(poll)
         if self.interest.is_quiet and not stays:
             for name, messages in self.messages.items():
-                under_way = sum(told for told in self.events[name] if told is not None)
-                assert self.tells[name], "it waits at once, and a broker would not tell"
+                under_way = sum(reported for reported in self.events[name] if reported is not None)
+                assert self.reports[name], "it waits at once, and a broker would not tell"
                 assert messages <= under_way, "it waits at once beside a message that nobody will tell of"
             self.wait(poll)
             assert poll.state == "waiting"
@@ -462,11 +462,11 @@ class LateWords(RuleBasedStateMachine):
     @rule(broker=st.sampled_from("ab"))
     def a_notification_comes(self, broker: str) -> None:
         if self.events[broker]:
-            told = self.events[broker].pop(0)
-            if told is None:
+            reported = self.events[broker].pop(0)
+            if reported is None:
                 self.book.refuse(self.interest.id, broker, self.now)
             else:
-                self.book.notified(self.interest.id, broker, told, self.now)
+                self.book.notified(self.interest.id, broker, reported, self.now)
 
     @precondition(lambda self: any(poll.state == "waiting" for poll in self.polls))
     @rule(index=st.integers(0, 100))

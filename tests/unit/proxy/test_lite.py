@@ -199,7 +199,7 @@ async def test_a_client_that_stops_reads_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "reported"),
     [
         (d.OffsetOption(policy=d.OffsetOption.MAX), broker.LiteOffset(policy=broker.LITE_MAX)),
         (d.OffsetOption(policy=d.OffsetOption.LAST), broker.LiteOffset(policy=broker.LITE_LAST)),
@@ -209,17 +209,17 @@ async def test_a_client_that_stops_reads_nothing_more() -> None:
         (d.OffsetOption(), None),
     ],
 )
-async def test_where_a_group_begins_is_told_to_brokers_with_what_is_added(
-    option: d.OffsetOption, told: broker.LiteOffset | None
+async def test_where_a_group_begins_is_notified_to_brokers_with_what_is_added(
+    option: d.OffsetOption, reported: broker.LiteOffset | None
 ) -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x", option=option)
         asked: list[Any] = w.broker.asked("SyncLite")
-        if told is None:
+        if reported is None:
             assert [each.action for each in asked] == [broker.LITE_ADD, broker.LITE_SET]
             return
         assert [each.action for each in asked] == [broker.LITE_ADD, broker.LITE_SET, broker.LITE_ADD]
-        assert (asked[0].offset, asked[2].offset) == (told, told)
+        assert (asked[0].offset, asked[2].offset) == (reported, reported)
         assert (list(asked[1].lite_topics), asked[1].HasField("offset")) == ([], False)
 
 
@@ -253,7 +253,7 @@ async def test_a_broker_without_room_leaves_things_as_they_were() -> None:
         assert known(w, name="b") == {"x"}
 
 
-async def test_a_broker_that_forgot_its_readers_is_told_again_by_those_who_poll() -> None:
+async def test_a_broker_that_forgot_its_readers_is_notified_again_by_those_who_poll() -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x", "y")
         w.broker.forget_readers()
@@ -264,7 +264,7 @@ async def test_a_broker_that_forgot_its_readers_is_told_again_by_those_who_poll(
         assert w.metric("popwheel_proxy_lite_repeats_total") == 2
 
 
-async def test_a_broker_whose_stream_broke_is_told_again() -> None:
+async def test_a_broker_whose_stream_broke_is_notified_again() -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x")
         poll = w.poll(poll_lite())
@@ -278,7 +278,7 @@ async def test_a_broker_whose_stream_broke_is_told_again() -> None:
         assert (await poll).bodies == [b"1"]
 
 
-async def test_what_is_told_again_says_when_the_client_said_it() -> None:
+async def test_what_is_notified_again_says_when_the_client_said_it() -> None:
     """It may have said something else to another proxy since."""
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x")
@@ -296,7 +296,7 @@ async def test_what_is_told_again_says_when_the_client_said_it() -> None:
         assert not last.is_repeat and last.said_ms > said_ms > 0
 
 
-async def test_a_broker_that_comes_is_told_of_all_readers() -> None:
+async def test_a_broker_that_comes_is_notified_of_all_readers() -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x")
         await sync(w, Action.PARTIAL_ADD, "y", metadata=BERT)
@@ -316,7 +316,7 @@ async def test_a_broker_that_was_away_learns_what_a_reader_it_still_knows_reads_
         await until(lambda: known(w, name="b") == {"y"})
 
 
-async def test_a_broker_that_could_not_be_told_when_it_was_back_is_told_with_the_next_sign_of_life() -> None:
+async def test_a_broker_that_could_not_be_notified_when_it_was_back_is_reported_with_the_next_sign_of_life() -> None:
     async with lite_world("a", "b") as w:
         await sync(w, Action.PARTIAL_ADD, "x")
         w.controller.remove_broker("b", is_known=True)
@@ -331,7 +331,7 @@ async def test_a_broker_that_could_not_be_told_when_it_was_back_is_told_with_the
         await until(lambda: known(w, name="b") == {"y"})
 
 
-async def test_brokers_hear_of_readers_that_live_and_the_others_are_forgotten() -> None:
+async def test_brokers_learn_of_readers_that_live_and_the_others_are_forgotten() -> None:
     async with lite_world() as w:
         await sync(w, Action.PARTIAL_ADD, "x")
         await sync(w, Action.PARTIAL_ADD, "y", metadata=BERT)
@@ -362,19 +362,19 @@ async def test_consumers_of_another_kind_are_refused_by_name() -> None:
         assert w.broker.calls == []
 
 
-async def test_consumers_are_told_their_quota() -> None:
+async def test_consumers_are_notified_their_quota() -> None:
     async with lite_world() as w:
         for kind, quota in ((ClientType.LITE_PUSH_CONSUMER, 2000), (ClientType.PUSH_CONSUMER, 0)):
             stream = w.channel.open(protocol.TELEMETRY, metadata=ANNA)
             await stream.send((pb.TelemetryCommand(settings=settings(kind)),))
             answer = await stream.receive()
             assert answer is not None
-            told = answer.settings.subscription
-            assert (told.lite_subscription_quota, told.max_lite_topic_size) == (quota, 64 if quota else 0)
+            reported = answer.settings.subscription
+            assert (reported.lite_subscription_quota, reported.max_lite_topic_size) == (quota, 64 if quota else 0)
             await stream.end()
 
 
-async def test_a_client_is_told_that_a_lite_topic_of_its_has_ended() -> None:
+async def test_a_client_is_notified_that_a_lite_topic_of_its_has_ended() -> None:
     async with lite_world("a", "b") as w:
         stream = w.channel.open(protocol.TELEMETRY, metadata=ANNA)
         await stream.send((pb.TelemetryCommand(settings=settings(ClientType.LITE_PUSH_CONSUMER)),))

@@ -14,7 +14,7 @@ BERT = Reader("chat", "Sessions", "bert")
 
 
 def test_what_a_reader_reads() -> None:
-    book = LiteSubscriptions(each_max=3, total_max=100)
+    book = LiteSubscriptions(per_client_max=3, total_max=100)
     assert ANNA not in book and book.names(ANNA) == frozenset()
     assert book.add(ANNA, ["a", "b", "a"], 1.0) == {"a", "b"}
     assert book.add(ANNA, ["b", "c"], 2.0) == {"c"}
@@ -40,7 +40,7 @@ def test_what_a_reader_reads() -> None:
 
 
 def test_of_many_readers_those_of_whom_nothing_was_said_for_longest_come_first_and_in_parts() -> None:
-    book = LiteSubscriptions(each_max=3, total_max=100_000)
+    book = LiteSubscriptions(per_client_max=3, total_max=100_000)
     readers = [Reader("chat", "Sessions", f"client {number}") for number in range(1_500)]
     for reader in readers:
         book.add(reader, ["a"], 1.0)
@@ -53,7 +53,7 @@ def test_of_many_readers_those_of_whom_nothing_was_said_for_longest_come_first_a
 
 
 def test_a_client_reads_no_more_than_it_may() -> None:
-    book = LiteSubscriptions(each_max=3, total_max=100)
+    book = LiteSubscriptions(per_client_max=3, total_max=100)
     book.add(ANNA, ["a", "b"], 1.0)
     for act in (book.add, book.replace):
         with pytest.raises(LimitError) as refused:
@@ -70,7 +70,7 @@ def test_a_client_reads_no_more_than_it_may() -> None:
 
 def test_a_client_reads_for_a_limited_number_of_groups_and_topics() -> None:
     """So its goodbye is short."""
-    book = LiteSubscriptions(each_max=3, total_max=10_000)
+    book = LiteSubscriptions(per_client_max=3, total_max=10_000)
     for number in range(PAIRS_OF_CLIENT_MAX):
         book.add(Reader(f"g{number}", "Sessions", "anna"), "a", 1.0)
     for act in (book.add, book.replace):
@@ -87,7 +87,7 @@ def test_a_client_reads_for_a_limited_number_of_groups_and_topics() -> None:
 
 
 def test_one_group_leaves_room_for_others() -> None:
-    book = LiteSubscriptions(each_max=100, total_max=20)
+    book = LiteSubscriptions(per_client_max=100, total_max=20)
     book.add(ANNA, map(str, range(9)), 1.0)
     for act in (book.add, book.replace):
         with pytest.raises(LimitError) as refused:

@@ -256,7 +256,7 @@ class AnyLife(RuleBasedStateMachine):
     @rule()
     def client_goes(self) -> None:
         self.gone = self.gone or self.machine.state is not State.DONE
-        self.machine.gone()
+        self.machine.abandon()
 
     @invariant()
     def one_answer(self) -> None:

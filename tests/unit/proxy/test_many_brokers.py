@@ -153,7 +153,7 @@ def test_when_all_fail_the_send_goes_on_until_one_is_back() -> None:
     run(scenario())
 
 
-def test_what_waits_behind_a_hanging_put_moves_on_and_only_what_was_sent_is_in_doubt() -> None:
+def test_what_waits_behind_a_hanging_put_moves_on_and_only_what_was_sent_is_of_unknown_outcome() -> None:
     async def scenario() -> None:
         async with cluster("a", "b") as w:
             w.paced["a"].put_gate.clear()
@@ -217,7 +217,7 @@ def test_only_what_was_sent_may_have_been_stored(error: RpcError, code: int) -> 
         (RpcError(GrpcStatus.UNAVAILABLE, "the connection was lost"), Code.PROXY_TIMEOUT),
     ],
 )
-def test_a_refusal_after_a_try_that_was_not_sent_is_told_as_it_is(error: RpcError, code: int) -> None:
+def test_a_refusal_after_a_try_that_was_not_sent_is_reported_as_it_is(error: RpcError, code: int) -> None:
     async def scenario() -> None:
         async with cluster("a", "b") as w:
             w.paced["a"].put_error = error
@@ -341,7 +341,7 @@ def test_a_broker_that_cannot_store_says_so_to_few() -> None:
     run(scenario())
 
 
-def test_a_full_lane_is_passed_by() -> None:
+def test_a_full_send_queue_is_passed_by() -> None:
     async def scenario() -> None:
         async with cluster("a", "b", send={"waiting_messages_max": 3}) as w:
             w.paced["a"].put_gate.clear()

@@ -102,7 +102,7 @@ def test_the_count_of_all_proxies_counts_but_never_less_than_ones_own() -> None:
     assert [switch.mode for switch in subject.time_passed(3.0)] == [Mode.PLAIN]
 
 
-def test_others_are_told_of_each_poll_once_and_of_the_busiest_first() -> None:
+def test_others_are_notified_of_each_poll_once_and_of_the_busiest_first() -> None:
     subject = adaptive()
     poll(subject, 3)
     subject.count("t", "idle")

@@ -107,7 +107,7 @@ async def test_a_message_that_arrives_while_the_first_pop_is_under_way_is_not_mi
         assert (await poll).bodies == [b"late"]
 
 
-async def test_an_empty_poll_is_held_and_answered_before_the_deadline() -> None:
+async def test_an_empty_poll_is_parked_and_answered_before_the_deadline() -> None:
     async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
         began = w.clock.monotonic()
         received = await w.receive(poll_request(wait_s=0.2))
@@ -117,8 +117,8 @@ async def test_an_empty_poll_is_held_and_answered_before_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.TOO_MANY_REQUESTS, Code.INTERNAL_ERROR, Code.HA_NOT_AVAILABLE])
-async def test_a_poll_that_a_broker_refuses_is_held_like_an_empty_one_and_told_so(code: "Code.ValueType") -> None:
-    """A client that was told at once would ask again at once; one that was told of no message would believe it."""
+async def test_a_poll_that_a_broker_refuses_is_parked_like_an_empty_one_and_reported(code: "Code.ValueType") -> None:
+    """A client that was told at once would ask again at once; one that was notified of no message would believe it."""
     async with world("b1", "b2", grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
         w.brokers["b1"].pop_error = StatusError(code, "its share (broker.pop.open_messages_max)")
         began = w.clock.monotonic()
@@ -129,7 +129,7 @@ async def test_a_poll_that_a_broker_refuses_is_held_like_an_empty_one_and_told_s
         assert (await w.receive(poll_request(broker="b2", wait_s=0.1))).code == Code.MESSAGE_NOT_FOUND
 
 
-async def test_a_poll_that_was_not_woken_as_another_was_refused_is_told_so() -> None:
+async def test_a_poll_that_was_not_woken_as_another_was_refused_is_notified_so() -> None:
     async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
         first, second = w.poll(poll_request(wait_s=0.3)), w.poll(poll_request(wait_s=0.15))
         await until(lambda: w.metric("popwheel_proxy_polls_waiting") == 2 and len(w.broker.interests) > 0)
@@ -151,7 +151,7 @@ async def test_a_poll_that_was_refused_takes_what_is_there_once_there_is_room() 
         assert (await poll).bodies == [b"body"]
 
 
-async def test_what_was_refused_before_an_empty_answer_is_not_told() -> None:
+async def test_what_was_refused_before_an_empty_answer_is_not_reported() -> None:
     async with world(grpc_client_consumer_min_long_polling_timeout_ms=10) as w:
         w.broker.pop_error = StatusError(Code.TOO_MANY_REQUESTS, "no room")
         poll = w.poll(poll_request(wait_s=0.6))
@@ -439,7 +439,7 @@ class SlowReader:
         await asyncio.Event().wait()
 
 
-async def test_messages_of_a_slow_reader_are_counted_and_given_back_when_it_goes() -> None:
+async def test_messages_of_a_slow_reader_are_counted_and_released_when_it_goes() -> None:
     async with world(receive={"unsent_bytes_max": 1024 * 1024}) as w:
         await w.send(*(message(body=bytes(40_000)) for _ in range(32)))
         handler = w.app.service.stream_handlers[protocol.RECEIVE_MESSAGE.path][1]

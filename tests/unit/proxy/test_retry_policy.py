@@ -58,7 +58,7 @@ def test_a_bound_send_waits_where_it_belongs() -> None:
         assert tries.place == ("a", 3), "also when its group is gone"
 
 
-def test_a_send_in_doubt_waits_for_a_group_that_has_left_and_then_others_may_take_it() -> None:
+def test_a_send_of_unknown_outcome_waits_for_a_group_that_has_left_and_then_others_may_take_it() -> None:
     """One without slaves leaves when it is killed, and is back when it was started again with what it had."""
     tries = SendTries()
     assert tries.failed(("a", 3), Fault.OUTCOME_UNKNOWN, ("b",), ("b",), ("b",), 10.0) is Step.WAIT
@@ -72,7 +72,7 @@ def test_a_send_in_doubt_waits_for_a_group_that_has_left_and_then_others_may_tak
     assert tries.past == {"a"}
 
 
-def test_a_send_in_doubt_goes_back_to_a_group_that_was_gone_for_long() -> None:
+def test_a_send_of_unknown_outcome_goes_back_to_a_group_that_was_gone_for_long() -> None:
     """All its replicas may die at once and come back with what they had: without `again` it would be stored twice."""
     tries = SendTries()
     tries.failed(("a", 3), Fault.OUTCOME_UNKNOWN, ("a",), (), (), 0.0)

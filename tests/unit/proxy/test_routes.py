@@ -123,8 +123,11 @@ async def test_without_a_broker_there_is_no_route() -> None:
         ({}, "::1", "::1", 8081, AddressScheme.IPv6),
         ({}, "mq", "mq", 8081, AddressScheme.DOMAIN_NAME),
         ({}, None, "127.0.0.1", 9, AddressScheme.IPv4),
-        ({"advertised_host": "10.0.0.1"}, "mq", "10.0.0.1", 9, AddressScheme.IPv4),
-        ({"advertised_host": "mq.example.org", "advertised_port": 80}, None, "mq.example.org", 80, 3),
+        ({"advertised_address": "10.0.0.1"}, "mq", "10.0.0.1", 9, AddressScheme.IPv4),
+        ({"advertised_address": "[::1]"}, "mq", "::1", 9, AddressScheme.IPv6),
+        ({"advertised_address": "mq.example.org:80"}, None, "mq.example.org", 80, 3),
+        ({"advertised_address": ":80"}, "mq", "mq", 80, AddressScheme.DOMAIN_NAME),
+        ({"advertised_address": ":80"}, None, "127.0.0.1", 80, AddressScheme.IPv4),
     ],
 )
 def test_the_advertised_address(

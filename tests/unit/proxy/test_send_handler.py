@@ -139,7 +139,7 @@ async def test_the_only_broker_is_tried_again_until_it_is_back() -> None:
         assert (await send).status.code == Code.OK
 
 
-async def test_a_put_of_unknown_outcome_is_repeated_at_the_same_broker_which_is_told_so() -> None:
+async def test_a_put_of_unknown_outcome_is_repeated_at_the_same_broker_which_is_notified_so() -> None:
     async with world("b1", "b2", failover={"hold_ms": 50}) as w:
         for broker in w.brokers.values():
             broker.put_error = RpcError(GrpcStatus.DEADLINE_EXCEEDED, "too slow")
@@ -168,7 +168,7 @@ async def test_many_messages_in_one_request_get_an_entry_each() -> None:
         assert [decoded(one).system_properties.message_id for one in w.broker.topics["orders"]] == ["a", "c"]
 
 
-async def test_different_results_are_told_as_such() -> None:
+async def test_different_results_are_reported_as_such() -> None:
     async with world() as w:
         w.controller.add_topic("bills")
         await until(lambda: "bills" in w.app.view.topics)

@@ -56,7 +56,7 @@ async def test_work_of_a_message_group_goes_one_after_another_and_no_other_waits
         done.append(name)
         return name
 
-    calls = [asyncio.create_task(send_queues.in_turn("t", name[0], None, partial(work, name))) for name in gates]
+    calls = [asyncio.create_task(send_queues.run_in_order("t", name[0], None, partial(work, name))) for name in gates]
     await turns()
     assert (send_queues.waiting, len(send_queues)) == (1, 2)
     gates["a2"].set()
@@ -77,7 +77,9 @@ async def test_one_that_is_given_up_lets_nobody_past_the_one_before() -> None:
             await gate.wait()
         done.append(number)
 
-    calls = [asyncio.create_task(send_queues.in_turn("t", "a", None, partial(work, number))) for number in range(3)]
+    calls = [
+        asyncio.create_task(send_queues.run_in_order("t", "a", None, partial(work, number))) for number in range(3)
+    ]
     await turns()
     calls[1].cancel()
     await turns()
@@ -97,30 +99,30 @@ async def test_one_that_fails_lets_the_next_go() -> None:
     async def work() -> int:
         return 7
 
-    failing = asyncio.create_task(send_queues.in_turn("t", "a", None, fail))
-    assert await send_queues.in_turn("t", "a", None, work) == 7
+    failing = asyncio.create_task(send_queues.run_in_order("t", "a", None, fail))
+    assert await send_queues.run_in_order("t", "a", None, work) == 7
     with pytest.raises(StatusError):
         await failing
     assert len(send_queues) == 0
 
 
-async def test_who_waits_for_too_long_is_told_and_so_is_one_too_many() -> None:
+async def test_who_waits_for_too_long_is_notified_and_so_is_one_too_many() -> None:
     send_queues, gate = SendQueues(2), asyncio.Event()
 
     async def work() -> None:
         await gate.wait()
 
-    first = asyncio.create_task(send_queues.in_turn("t", "a", None, work))
+    first = asyncio.create_task(send_queues.run_in_order("t", "a", None, work))
     await turns()
     with pytest.raises(StatusError) as late:
-        await send_queues.in_turn("t", "a", 0.31, work)
+        await send_queues.run_in_order("t", "a", 0.31, work)
     assert late.value.code == Code.PROXY_TIMEOUT
-    second = asyncio.create_task(send_queues.in_turn("t", "a", None, work))
+    second = asyncio.create_task(send_queues.run_in_order("t", "a", None, work))
     await turns()
     with pytest.raises(StatusError) as refused:
-        await send_queues.in_turn("t", "a", None, work)
+        await send_queues.run_in_order("t", "a", None, work)
     assert refused.value.code == Code.TOO_MANY_REQUESTS
-    other = asyncio.create_task(send_queues.in_turn("u", "a", None, work))
+    other = asyncio.create_task(send_queues.run_in_order("u", "a", None, work))
     gate.set()
     await asyncio.gather(first, second, other)
     assert len(send_queues) == 0

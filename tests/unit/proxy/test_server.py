@@ -167,7 +167,9 @@ async def test_an_unexpected_error_is_a_status_and_calls_are_timed(capsys: pytes
         w.app._send_handler._turns = {}
 
 
-async def test_an_unexpected_error_of_a_pull_of_records_is_told_in_trailers(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_unexpected_error_of_a_pull_of_records_is_reported_in_trailers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with world() as w:
         w.app._admission.enter = None  # type: ignore[method-assign, assignment]
         with pytest.raises(StatusError, match="the proxy failed unexpectedly"):

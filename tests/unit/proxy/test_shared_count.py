@@ -22,18 +22,18 @@ FAILURES = "popwheel_proxy_shared_count_failures_total"
 
 
 class FakeStore:
-    """Adds up what proxies tell it, until told to be otherwise."""
+    """Adds up what proxies tell it, until asked to be otherwise."""
 
     def __init__(self) -> None:
         self.others_per_s = 0.0
         self.generation = "1"
         self.error: CountStoreError | None = None
         self.stuck = False
-        self.told: list[Mapping[Key, int]] = []
+        self.reported: list[Mapping[Key, int]] = []
         self.closed = False
 
     async def exchange(self, counts: Mapping[Key, int]) -> Sums:
-        self.told.append(counts)
+        self.reported.append(counts)
         if self.error is not None:
             raise self.error
         if self.stuck:
@@ -84,7 +84,7 @@ def test_the_polls_of_others_count() -> None:
         subject.store.others_per_s = 200
         assert await subject.mode() is Mode.PLAIN
         assert subject.metric(UP) == 1
-        assert subject.store.told == [{KEY: 1}, {KEY: 1}]
+        assert subject.store.reported == [{KEY: 1}, {KEY: 1}]
 
     run(body())
 
@@ -132,10 +132,10 @@ def test_a_proxy_exchanges_once_per_second_and_lets_go_of_the_store_in_the_end()
         store = FakeStore()
         async with world(clock=LoopClock(), count_store=store) as w:
             await asyncio.sleep(10)
-            assert 9 <= len(store.told) <= 10
+            assert 9 <= len(store.reported) <= 10
             for _ in range(5):
                 await w.receive(poll_request(wait_s=0))
-            await until(lambda: store.told[-1] == {KEY: 5})
+            await until(lambda: store.reported[-1] == {KEY: 5})
             slow(store)
             began = now()
             await w.receive(poll_request(wait_s=0))

@@ -50,15 +50,15 @@ async def answer_to(stream: TelemetryStream, settings: d.Settings) -> pb.Telemet
     return answer
 
 
-async def told(settings: d.Settings, **options: Any) -> d.Settings:
+async def reported(settings: d.Settings, **options: Any) -> d.Settings:
     async with world(**options) as w:
         answer = await answer_to(open_stream(w), settings)
         assert answer.status.code == Code.OK
         return answer.settings
 
 
-async def test_a_producer_is_told_its_backoff_and_limits() -> None:
-    settings = await told(PRODUCER)
+async def test_a_producer_is_notified_its_backoff_and_limits() -> None:
+    settings = await reported(PRODUCER)
     assert settings.WhichOneof("pub_sub") == "publishing"
     assert settings.publishing.topics == PRODUCER.publishing.topics
     assert settings.publishing.max_body_size == 4 * 1024 * 1024
@@ -81,19 +81,19 @@ async def test_a_producer_is_told_its_backoff_and_limits() -> None:
     ],
 )
 @pytest.mark.parametrize("settings", [PRODUCER, consumer()], ids=["producer", "consumer"])
-async def test_clients_are_told_where_their_metrics_go(
+async def test_clients_are_notified_where_their_metrics_go(
     settings: d.Settings, endpoint: str, scheme: d.AddressScheme.ValueType, host: str
 ) -> None:
     asked = d.Settings()
     asked.CopyFrom(settings)
     asked.metric.endpoints.addresses.add(host="of.the.client", port=1)  # what it says of it does not count
-    metric = (await told(asked, otel=OtelOptions(client_metrics_endpoint=endpoint))).metric
+    metric = (await reported(asked, otel=OtelOptions(client_metrics_endpoint=endpoint))).metric
     assert metric.on
     assert metric.endpoints == d.Endpoints(scheme=scheme, addresses=[d.Address(host=host, port=4317)])
 
 
 async def test_clients_send_no_metrics_if_nobody_collects_them() -> None:
-    settings = await told(PRODUCER)
+    settings = await reported(PRODUCER)
     assert settings.HasField("metric")
     assert settings.metric == d.Metric(on=False)
 
@@ -110,8 +110,8 @@ def test_an_endpoint_of_metrics_must_be_host_and_port(endpoint: str) -> None:
         OtelOptions(client_metrics_endpoint=endpoint)
 
 
-async def test_a_consumer_is_told_its_groups_backoff() -> None:
-    settings = await told(consumer())
+async def test_a_consumer_is_notified_its_groups_backoff() -> None:
+    settings = await reported(consumer())
     assert settings.WhichOneof("pub_sub") == "subscription"
     subscription = settings.subscription
     assert subscription.group.name == "group"
@@ -125,34 +125,38 @@ async def test_a_consumer_is_told_its_groups_backoff() -> None:
     assert [one.seconds for one in backoff.customized_backoff.next] == [1, 5]
 
 
-async def test_a_consumer_is_told_of_waits_that_grow() -> None:
+async def test_a_consumer_is_notified_of_waits_that_grow() -> None:
     async with world() as w:
         grows = ExponentialBackoff(initial_ms=1_000, max_ms=60_000, multiplier=1.5)
         w.controller.publish(ClusterUpdate(groups=[Group(name="grows", max_attempts=7, exponential_backoff=grows)]))
         await until(lambda: "grows" in w.app.view.groups)
         policy = (await answer_to(open_stream(w), consumer("grows"))).settings.backoff_policy
         assert policy.max_attempts == 7
-        told = policy.exponential_backoff
-        assert (told.initial.ToMilliseconds(), told.max.ToMilliseconds(), told.multiplier) == (1_000, 60_000, 1.5)
+        reported = policy.exponential_backoff
+        assert (reported.initial.ToMilliseconds(), reported.max.ToMilliseconds(), reported.multiplier) == (
+            1_000,
+            60_000,
+            1.5,
+        )
 
 
-async def test_a_node_consumer_is_told_the_only_kind_of_backoff_that_it_reads() -> None:
+async def test_a_node_consumer_is_notified_the_only_kind_of_backoff_that_it_reads() -> None:
     settings = consumer()
     settings.user_agent.language = d.Language.NODE_JS
-    backoff = (await told(settings)).backoff_policy
+    backoff = (await reported(settings)).backoff_policy
     assert backoff.max_attempts == 5, "without it a message in order would be dead at its first failure"
     exponential = backoff.exponential_backoff
     assert (exponential.initial.seconds, exponential.max.seconds, exponential.multiplier) == (1, 5, 2)
 
 
-@pytest.mark.parametrize(("asked_s", "told_s"), [(1, 5), (10, 10), (60, 20)])
-async def test_the_poll_time_is_clamped(asked_s: int, told_s: int) -> None:
-    settings = await told(consumer(long_polling_timeout=Duration(seconds=asked_s)))
-    assert settings.subscription.long_polling_timeout.seconds == told_s
+@pytest.mark.parametrize(("asked_s", "reported_s"), [(1, 5), (10, 10), (60, 20)])
+async def test_the_poll_time_is_clamped(asked_s: int, reported_s: int) -> None:
+    settings = await reported(consumer(long_polling_timeout=Duration(seconds=asked_s)))
+    assert settings.subscription.long_polling_timeout.seconds == reported_s
 
 
 async def test_an_unknown_group_is_made_or_refused() -> None:
-    assert (await told(consumer("fresh"))).backoff_policy.max_attempts == 5
+    assert (await reported(consumer("fresh"))).backoff_policy.max_attempts == 5
     async with world(auto_create_groups=False) as w:
         answer = await answer_to(open_stream(w), consumer("fresh"))
         assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND

@@ -58,7 +58,7 @@ def test_sends_for_a_topic_and_the_one_made_anew_are_not_mixed_in_one_run() -> N
     run(scenario())
 
 
-def test_a_send_for_a_topic_that_was_deleted_goes_to_the_one_made_anew_once_the_proxy_has_heard_of_it() -> None:
+def test_a_send_for_a_topic_that_was_deleted_goes_to_the_one_made_anew_once_the_proxy_has_learned_of_it() -> None:
     async def scenario() -> None:
         async with cluster("a") as w:
             w.broker.deleted.add(w.controller.topics["orders"].id)
@@ -76,7 +76,9 @@ def test_a_send_for_a_topic_that_was_deleted_goes_to_the_one_made_anew_once_the_
     run(scenario())
 
 
-def test_a_send_for_a_topic_that_was_deleted_is_told_so_when_the_proxy_has_heard_of_it_or_its_time_is_over() -> None:
+def test_a_send_for_a_topic_that_was_deleted_is_notified_so_when_the_proxy_has_learned_of_it_or_its_time_is_over() -> (
+    None
+):
     async def scenario() -> None:
         async with cluster("a") as w:
             w.broker.deleted.add(w.controller.topics["orders"].id)
@@ -113,7 +115,7 @@ def test_what_waits_for_word_of_another_topic_does_not_ask_the_broker_all_the_ti
     run(scenario())
 
 
-def test_a_send_to_a_topic_that_only_its_maker_has_told_of_waits_for_the_broker_to_hear_of_it() -> None:
+def test_a_send_to_a_topic_that_only_its_maker_has_reported_of_waits_for_the_broker_to_learn_of_it() -> None:
     async def scenario() -> None:
         async with cluster("a", auto_create_topics=True) as w:
             w.controller._watchers.clear()
@@ -141,7 +143,7 @@ def test_a_send_is_refused_by_a_topic_made_anew_that_does_not_take_it() -> None:
 
 
 @pytest.mark.parametrize("state_was_lost", [False, True])
-def test_a_send_in_doubt_may_go_anywhere_in_a_topic_made_anew_unless_that_holds_what_is_stored(
+def test_a_send_of_unknown_outcome_may_go_anywhere_in_a_topic_made_anew_unless_that_holds_what_is_stored(
     state_was_lost: bool,
 ) -> None:
     """Where the controllers have lost their state, a topic goes on under another id."""

@@ -158,7 +158,7 @@ async def test_bad_ids_are_refused() -> None:
         assert w.broker.asked("EndTransaction") == []
 
 
-async def test_an_end_without_an_answer_is_told_again() -> None:
+async def test_an_end_without_an_answer_is_notified_again() -> None:
     async with world() as w:
         await add_topics(w)
         (entry,) = (await w.send(half())).entries
@@ -170,10 +170,10 @@ async def test_an_end_without_an_answer_is_told_again() -> None:
 
 
 async def check(w: World, topic: str, body: bytes = b"half") -> None:
-    told = broker.TransactionCheck(
+    reported = broker.TransactionCheck(
         topic=topic, transaction_id="some id", message=half(topic, body=body).SerializeToString()
     )
-    await w.broker.checking[0].send((told,))
+    await w.broker.checking[0].send((reported,))
 
 
 async def test_producers_of_a_topic_are_asked_in_turn() -> None:
@@ -300,18 +300,18 @@ def test_producers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "PAIRS_MAX", 3)
     book = ProducerBook()
     one, another, two, three = (Producer(*each) for each in (("one", 1), ("one", 2), ("two", 3), ("three", 4)))
-    told: list[tuple[list[str], list[str]]] = []
-    book.subscribe(lambda new, gone: told.append((new, gone)))
+    reported: list[tuple[list[str], list[str]]] = []
+    book.subscribe(lambda new, gone: reported.append((new, gone)))
     assert not book.add(one, ["a", "b", "c"])
     assert book.add(two, ["a"])
     assert not book.add(three, ["d"])
     assert not book.add(another, ["a"]), "streams of one client have one share"
-    assert (book.pairs, told) == (3, [(["a", "b"], [])])
+    assert (book.pairs, reported) == (3, [(["a", "b"], [])])
     assert [book.next_of("a") for _ in range(3)] == [one, two, one]
     book.remove(three)
     book.remove(two, ["b", "x"])
     book.remove(one)
-    assert told[1:] == [([], ["b"])]
+    assert reported[1:] == [([], ["b"])]
     assert (book.next_of("b"), book.next_of("a"), list(book)) == (None, two, ["a"])
     book.remove(two, ["a"])
-    assert (book.pairs, list(book), told[2:]) == (0, [], [([], ["a"])])
+    assert (book.pairs, list(book), reported[2:]) == (0, [], [([], ["a"])])

@@ -77,7 +77,7 @@ def test_polls_that_do_not_wait_ask_all_brokers_alike_if_each_reaches_some_only(
 
 
 @pytest.mark.parametrize("mode", ["notify", "plain"])
-def test_all_brokers_hear_once_a_minute_what_a_group_reads_wherever_it_is_polled(mode: str) -> None:
+def test_all_brokers_learn_once_a_minute_what_a_group_reads_wherever_it_is_polled(mode: str) -> None:
     """Messages at the others count as its lag, also if it never waits for anything and polls only one."""
 
     async def body() -> None:

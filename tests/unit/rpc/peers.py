@@ -105,7 +105,7 @@ class Served:
         return None
 
     def resets(self) -> list[StreamReset]:
-        """The resets that the owner was told of."""
+        """The resets that the owner was notified of."""
         return [event for event in self.events if isinstance(event, StreamReset)]
 
 

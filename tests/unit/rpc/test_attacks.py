@@ -98,7 +98,7 @@ async def test_an_attack_makes_the_server_hold_no_more_than_its_limits(attack: A
     assert attacked.socket.closed == attack.closes
     too_much = {what: (count, BOUNDS[what]) for what, count in attacked.most.items() if count > BOUNDS[what]}
     assert too_much == {}
-    assert peak < attack.held_mib * MIB
+    assert peak < attack.in_use_mib * MIB
 
     attacked.connection.abort()
     for _ in range(5):

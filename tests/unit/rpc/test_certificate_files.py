@@ -1,4 +1,4 @@
-"""Certificates in files: what is taken over, what is refused, and what is told of it."""
+"""Certificates in files: what is taken over, what is refused, and what is notified of it."""
 
 import ssl
 from collections.abc import Callable

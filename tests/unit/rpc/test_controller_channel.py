@@ -12,7 +12,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.membership.controller_channel import ControllerChannel, addresses_of
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.methods import ENSURE_TOPIC, WATCH
 from popwheel_rpc.service import Call, Service, Stream
 from popwheel_rpc.status import GrpcStatus, NotProcessedError, RpcError
@@ -106,7 +106,7 @@ async def test_one_that_hangs_takes_its_share_of_the_time_only() -> None:
     assert w.all[0].asked == 1
 
 
-async def test_what_the_leader_refuses_is_told() -> None:
+async def test_what_the_leader_refuses_is_reported() -> None:
     w = Controllers()
     w.elect(1)
     w.all[1].refusal = StatusError(Code.ILLEGAL_TOPIC, "no")
@@ -140,7 +140,7 @@ async def test_one_of_a_release_that_does_not_mark_its_refusal_is_passed_by_but_
         await w.who()
 
 
-async def test_where_none_leads_that_is_told_after_one_round() -> None:
+async def test_where_none_leads_that_is_reported_after_one_round() -> None:
     w = Controllers()
     w.all[0].away = w.all[2].away = NotProcessedError("refused")
     with pytest.raises(StatusError, match="not I: c1"):
@@ -152,7 +152,7 @@ async def test_where_none_leads_that_is_told_after_one_round() -> None:
         await w.who()
 
 
-async def test_once_a_controller_may_have_done_it_the_call_is_in_doubt() -> None:
+async def test_once_a_controller_may_have_done_it_the_call_is_of_unknown_outcome() -> None:
     w = Controllers()
     lost = RpcError(GrpcStatus.UNAVAILABLE, "lost")
     w.all[0].away, w.all[1].away = NotProcessedError("refused"), lost
@@ -176,7 +176,7 @@ async def test_a_follower_finds_the_leader_and_the_next_one() -> None:
     w = Controllers()
     w.elect(2)
     view = ClusterView()
-    follower = ControllerFollower(w.channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(w.channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     async with asyncio.timeout(5):
         await follower.wait_ready()
@@ -194,7 +194,7 @@ async def test_a_follower_that_asks_for_all_anew_asks_the_same_controller() -> N
     w.elect(0)
     w.all[1].hangs.clear()
     view = ClusterView()
-    follower = ControllerFollower(w.channel, view, "test", SystemClock(), random.Random(0))
+    follower = ControllerWatch(w.channel, view, "test", SystemClock(), random.Random(0))
     await follower.start()
     async with asyncio.timeout(5):
         await follower.wait_ready()

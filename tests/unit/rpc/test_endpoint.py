@@ -41,7 +41,7 @@ class Socket:
         return self.closing
 
 
-class Held:
+class OpenMessages:
     """A service whose answers wait for `release`, and a client's bytes to it."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ async def turns(count: int) -> None:
 
 
 async def test_a_ping_is_answered_with_the_next_answer() -> None:
-    held = Held()
+    held = OpenMessages()
     held.receive(call(1) + PING)
     await turns(2)
     assert held.socket.writes == []
@@ -86,7 +86,7 @@ async def test_a_ping_is_answered_with_the_next_answer() -> None:
 
 
 async def test_a_ping_alone_is_answered_a_moment_later() -> None:
-    held = Held()
+    held = OpenMessages()
     held.receive(PING)
     async with asyncio.timeout(5):
         while not held.socket.writes:
@@ -95,7 +95,7 @@ async def test_a_ping_alone_is_answered_a_moment_later() -> None:
 
 
 async def test_the_last_answer_is_written_at_once_and_all_of_a_turn_in_one_write() -> None:
-    held = Held()
+    held = OpenMessages()
     held.receive(call(1) + call(3) + call(5))
     await turns(2)
     for waiting in held.waiting[:2]:

@@ -139,7 +139,7 @@ def test_more_data_than_any_window(client: bool) -> None:
     assert pair.ours_of(StreamFlushed) == [StreamFlushed(stream_id)]
 
 
-def test_their_data_is_held_up_until_ours_is_released() -> None:
+def test_their_data_is_delayed_until_ours_is_released() -> None:
     pair = Pair(client=False, limits=Limits(stream_window_bytes=50_000))
     pair.theirs.send_headers(1, FIELDS)
     pair.exchange()

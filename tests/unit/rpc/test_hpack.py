@@ -149,7 +149,7 @@ def test_a_small_block_of_many_references_is_cut_short() -> None:
         reader.decode(big + b"\xbe" * 16_000)
 
 
-def test_the_generation_tells_whether_the_table_changed() -> None:
+def test_the_generation_reports_whether_the_table_changed() -> None:
     reader = decoder()
     reader.decode(hpack.encode(REQUEST_1))
     assert reader.generation == 0

@@ -210,7 +210,7 @@ async def test_context_variables_are_its_own() -> None:
 
 
 async def test_what_a_cancelled_one_had_is_freed_without_a_collection() -> None:
-    class Held:
+    class OpenMessages:
         pass
 
     loop = asyncio.get_running_loop()
@@ -218,7 +218,7 @@ async def test_what_a_cancelled_one_had_is_freed_without_a_collection() -> None:
     freed: list[str] = []
 
     async def wait() -> None:
-        held = Held()
+        held = OpenMessages()
         weakref.finalize(held, freed.append, "held")
         await loop.create_future()
         assert held
@@ -235,3 +235,42 @@ async def test_what_a_cancelled_one_had_is_freed_without_a_collection() -> None:
         assert (ended, freed) == (["CancelledError"], ["held"])
     finally:
         gc.enable()
+
+
+async def test_completing_what_it_waits_for_takes_its_next_step_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[None] = loop.create_future()
+    seen: list[object] = []
+
+    async def work() -> str:
+        await gate
+        seen.append(asyncio.current_task())
+        return "done"
+
+    task = LightTask(loop, work(), lambda result, error: seen.append((result, error)))
+    task.start_within()
+    task.complete(gate)
+    assert seen == [task, ("done", None)]
+    assert isinstance(asyncio.current_task(), asyncio.Task), "the running task goes on"
+    task.complete(gate)
+    await asyncio.sleep(0)
+    assert len(seen) == 2, "each step is taken once"
+
+
+async def test_completing_what_it_does_not_wait_for_takes_no_step() -> None:
+    loop = asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+    ended: list[object] = []
+
+    async def work() -> None:
+        await first
+        await second
+
+    task = LightTask(loop, work(), lambda result, error: ended.append(error))
+    task.start_within()
+    task.complete(second)
+    assert second.done() and not ended
+    task.cancel()
+    task.complete(first)
+    await asyncio.sleep(0)
+    assert len(ended) == 1 and isinstance(ended[0], asyncio.CancelledError), "a cancellation before goes first"

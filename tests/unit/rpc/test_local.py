@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from popwheel_rpc.local import LocalChannel
-from popwheel_rpc.service import RAW, Call, Method, Service
+from popwheel_rpc.local import LocalChannel, LocalStream
+from popwheel_rpc.service import RAW, Call, Method, Service, Stream, StreamClosedError
 from popwheel_rpc.status import GrpcStatus, RpcError
 
 WAIT = Method("test.Local", "Wait", RAW, RAW)
@@ -80,3 +80,71 @@ async def test_a_caller_that_is_cancelled_as_its_deadline_passes_is_cancelled(ch
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+TALK = Method("test.Local", "Talk", RAW, RAW)
+
+
+def talking(steps: list[object]) -> LocalChannel:
+    async def talk(call: Call, stream: Stream[bytes, bytes]) -> None:
+        await stream.send([b"early"])
+        await stream.receive()
+        try:
+            await stream.send([b"one", b"two"])
+            steps.append("sent")
+        except StreamClosedError:
+            steps.append("closed")
+            raise
+
+    service = Service()
+    service.stream(TALK, talk)
+    return LocalChannel(service)
+
+
+async def test_messages_that_are_taken_at_once_come_in_order_within_the_handlers_send() -> None:
+    steps: list[object] = []
+    stream = talking(steps).open(TALK)
+    assert isinstance(stream, LocalStream)
+    await asyncio.sleep(0)
+
+    def take(message: bytes) -> bool:
+        steps.append(message)
+        return True
+
+    stream.take_at_once(take)
+    assert await stream.receive() == b"early", "it came before"
+    await stream.send([b"go on"])
+    assert await stream.receive() is None
+    assert steps == [b"one", b"two", "sent"]
+
+
+async def test_a_message_that_is_not_taken_at_once_is_received_and_those_behind_it_too() -> None:
+    offered: list[bytes] = []
+
+    def take(message: bytes) -> bool:
+        offered.append(message)
+        return False
+
+    stream = talking([]).open(TALK)
+    assert isinstance(stream, LocalStream)
+    stream.take_at_once(take)
+    await stream.send([b"go on"])
+    assert [await stream.receive() for _ in range(4)] == [b"early", b"one", b"two", None]
+    assert offered == [b"early"], "what is queued goes first"
+
+
+async def test_an_error_of_what_takes_at_once_ends_the_call() -> None:
+    steps: list[object] = []
+    stream = talking(steps).open(TALK)
+    assert isinstance(stream, LocalStream)
+
+    def fail(message: bytes) -> bool:
+        raise ValueError(message)
+
+    assert await stream.receive() == b"early"
+    stream.take_at_once(fail)
+    await stream.send([b"go on"])
+    with pytest.raises(RpcError) as raised:
+        await stream.receive()
+    assert raised.value.status is GrpcStatus.INTERNAL
+    assert steps == ["closed"]

@@ -23,8 +23,8 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import (
 from popwheel_rpc.client.socket_channel import connect
 from popwheel_rpc.cluster_guard import guard_by_cluster
 from popwheel_rpc.local import LocalChannel
-from popwheel_rpc.membership import follower, registrar
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership import controller_watch, registrar
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 from popwheel_rpc.membership.registrar import BrokerRegistrar
 from popwheel_rpc.methods import ENSURE_GROUP, REGISTER_BROKER, WATCH
 from popwheel_rpc.server.server import Server
@@ -121,8 +121,8 @@ async def test_a_broker_that_is_refused_says_it_once_and_goes_on_asking(monkeypa
     monkeypatch.setattr(registrar, "OTHER_CLUSTER_S", 0.001)
     controller = Refusing()
     channel = LocalChannel(controller.service)
-    told: list[BrokerGroup] = []
-    broker = BrokerRegistrar(channel, ReplicaReport, told.append, random.Random(0))
+    reported: list[BrokerGroup] = []
+    broker = BrokerRegistrar(channel, ReplicaReport, reported.append, random.Random(0))
     with capture_logs() as logs:
         await broker.start()
         await until_asked(controller, 4)
@@ -130,7 +130,7 @@ async def test_a_broker_that_is_refused_says_it_once_and_goes_on_asking(monkeypa
         assert [line["log_level"] for line in logs] == ["error"]
         controller.refuses = False
         async with asyncio.timeout(10):
-            while not told:
+            while not reported:
                 await asyncio.sleep(0.001)
     assert broker.health() is None
     await broker.stop()
@@ -140,10 +140,10 @@ async def test_a_broker_that_is_refused_says_it_once_and_goes_on_asking(monkeypa
 async def test_one_that_watches_and_is_refused_says_it_once_and_keeps_what_it_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(follower, "OTHER_CLUSTER_S", 0.001)
+    monkeypatch.setattr(controller_watch, "OTHER_CLUSTER_S", 0.001)
     controller, view = Refusing(), ClusterView()
     channel = LocalChannel(controller.service)
-    watching = ControllerFollower(channel, view, "p", SystemClock(), random.Random(0))
+    watching = ControllerWatch(channel, view, "p", SystemClock(), random.Random(0))
     with capture_logs() as logs:
         await watching.start()
         await until_asked(controller, 4)
@@ -159,11 +159,11 @@ async def test_one_that_watches_and_is_refused_says_it_once_and_keeps_what_it_kn
 
 def test_a_view_of_one_cluster_takes_in_nothing_of_another() -> None:
     view = ClusterView()
-    told: list[ClusterUpdate] = []
-    view.subscribe_to_names(told.append)
+    reported: list[ClusterUpdate] = []
+    view.subscribe_to_names(reported.append)
     view.apply(ClusterUpdate(version=5, snapshot=True, cluster=Cluster(name="popwheel", id=OURS)))
     with pytest.raises(InconsistentClusterIdError):
         view.apply(ClusterUpdate(version=9, snapshot=True, cluster=Cluster(name="popwheel", id=THEIRS)))
-    assert (view.version, view.cluster_id, len(told)) == (5, OURS, 1)
+    assert (view.version, view.cluster_id, len(reported)) == (5, OURS, 1)
     view.apply(ClusterUpdate(version=2, snapshot=True, cluster=Cluster(name="popwheel")))  # its state was lost
     assert (view.version, view.cluster_id) == (2, OURS)

@@ -78,7 +78,7 @@ def opening(stream_id: int, method: Bytes, *more: tuple[bytes, bytes]) -> bytes:
 
 
 def part_of_message(stream_id: int, size: int) -> bytes:
-    """So many bytes of a message of 100 KiB."""
+    """A number of bytes of a message of 100 KiB."""
     message = frame_message(bytes(100 * KIB))[:size]
     return b"".join(data(stream_id, message[at : at + 16 * KIB]) for at in range(0, size, 16 * KIB))
 

@@ -81,7 +81,7 @@ def test_a_list_that_is_not_whole_is_an_error(admin: str) -> None:
         list(reader(admin, table="timers").read(InputPartition(("", "b-1"))))
 
 
-def test_a_refusal_is_told(admin: str) -> None:
+def test_a_refusal_is_reported(admin: str) -> None:
     with pytest.raises(RefusedError, match="answered 404"):
         list(reader(admin, table="inflight", topic="t").read(InputPartition(("t", "b-7"))))
 

@@ -45,7 +45,7 @@ def test_another_master_ends_the_audit() -> None:
         snapshot.in_flight(["t"])
 
 
-def test_what_is_set_aside_of_others_does_not_matter() -> None:
+def test_what_is_quarantined_of_others_does_not_matter() -> None:
     rows = [
         PLACE | {"queue_offset": number, "taken": taken, "group": group}
         for number, (taken, group) in enumerate([(True, "g"), (True, ""), (False, "g"), (True, "h")])

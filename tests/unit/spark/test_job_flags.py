@@ -132,7 +132,7 @@ def test_flags_of_the_cluster_are_options_of_the_data_source(tmp_path: Path) -> 
         (("--tls-ca-file", "ca.pem"), "option tlsCaFile: it has no meaning without tls=true"),
     ],
 )
-def test_what_is_wrong_is_told_before_spark_starts(words: tuple[str, ...], sentence: str) -> None:
+def test_what_is_wrong_is_reported_before_spark_starts(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         options_of(*words)
 
@@ -143,7 +143,7 @@ def test_what_a_job_says_itself_is_not_said_twice() -> None:
         cluster.table(None, columns="messageId")  # type: ignore[arg-type]
 
 
-def test_of_what_spark_has_wrapped_the_sentence_is_told() -> None:
+def test_of_what_spark_has_wrapped_the_sentence_is_reported() -> None:
     wrapped = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed when reading:\nTraceback (most recent call last):\n"
         "  raise OptionError\npopwheel_spark.errors.OptionError: option topic: there is no topic t\n\nat org.apache"

@@ -21,7 +21,7 @@ from popwheel_spark.wire.queue_client import QueueClient
 QUEUE = Queue("orders", "b-0", 0)
 
 
-class Held(QueueClient):
+class OpenMessages(QueueClient):
     """The queues of a topic, of which a broker holds messages from .. to.
 
     Args:
@@ -58,7 +58,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
     """Makes a stream that asks these queues."""
     made: list[StreamReader] = []
 
-    def make(held: Held, **more: str) -> StreamReader:
+    def make(held: OpenMessages, **more: str) -> StreamReader:
         monkeypatch.setattr(stream_reader, "QueueClient", lambda *_: held)
         made.append(StreamReader(options(**more)))
         return made[-1]
@@ -68,7 +68,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
         each.stop()
 
 
-def batch(monkeypatch: pytest.MonkeyPatch, held: Held, **more: str) -> list[object]:
+def batch(monkeypatch: pytest.MonkeyPatch, held: OpenMessages, **more: str) -> list[object]:
     """The ranges of a batch that asks these queues."""
     monkeypatch.setattr(batch_reader, "QueueClient", lambda *_: held)
     return [each for part in BatchReader(options(**more)).partitions() for each in part.value]
@@ -82,7 +82,7 @@ def planned(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
 def test_what_was_planned_from_the_first_message_on_and_is_gone_at_the_restart(
     stream: Streams, begin: dict[str, Any]
 ) -> None:
-    held = Held(0, 100)
+    held = OpenMessages(0, 100)
     reader = stream(held)
     end = reader.latestOffset(begin, reader.getDefaultReadLimit())
     assert planned(reader, begin, end) == [QueueRange(QUEUE, 0, 100)]
@@ -95,7 +95,7 @@ def test_what_was_planned_from_the_first_message_on_and_is_gone_at_the_restart(
 def test_a_queue_may_begin_late_and_what_it_had_when_it_was_planned_is_known(
     stream: Streams, begin: dict[str, Any]
 ) -> None:
-    held = Held(200, 500)
+    held = OpenMessages(200, 500)
     reader = stream(held)
     end = reader.latestOffset(begin, reader.getDefaultReadLimit())
     assert planned(reader, begin, end) == [QueueRange(QUEUE, 200, 500)]
@@ -112,13 +112,13 @@ def test_a_queue_may_begin_late_and_what_it_had_when_it_was_planned_is_known(
 
 @pytest.mark.skipif(not HAS_LIMITS, reason="Spark 4.1 knows no limits")
 def test_a_limit_of_rows_counts_from_where_a_queue_begins(stream: Streams) -> None:
-    reader = stream(Held(200, 500), maxRowsPerTrigger="10")
+    reader = stream(OpenMessages(200, 500), maxRowsPerTrigger="10")
     end = reader.latestOffset({}, reader.getDefaultReadLimit())
     assert planned(reader, {}, end) == [QueueRange(QUEUE, 200, 210)]
 
 
 def test_a_stream_that_ends_with_what_was_there_misses_what_went_meanwhile(stream: Streams) -> None:
-    held = Held(0, 100)
+    held = OpenMessages(0, 100)
     reader = stream(held)
     reader.prepareForTriggerAvailableNow()
     held.first, held.end = 150, 200
@@ -128,7 +128,7 @@ def test_a_stream_that_ends_with_what_was_there_misses_what_went_meanwhile(strea
         planned(reader, begin, end)
 
 
-class Filling(Held):
+class Filling(OpenMessages):
     """A queue of a topic that was made anew: empty when it is asked for its first message, filled a moment later."""
 
     async def firsts(self, queues: Iterable[Queue]) -> Offsets:
@@ -144,7 +144,7 @@ class Filling(Held):
 
 
 def test_a_batch_begins_where_a_queue_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert batch(monkeypatch, Held(200, 500)) == [QueueRange(QUEUE, 200, 500)]
+    assert batch(monkeypatch, OpenMessages(200, 500)) == [QueueRange(QUEUE, 200, 500)]
     assert batch(monkeypatch, Filling()) == [QueueRange(QUEUE, 200, 500)]
 
 
@@ -152,12 +152,12 @@ def test_an_offset_that_was_asked_for_and_is_gone_is_a_loss_also_if_it_is_the_fi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(DataLossError, match="from offset 0 up to 90 are gone"):
-        batch(monkeypatch, Held(90, 500), startingOffsets='{"orders": {"b-0": {"0": 0}}}')
-    assert batch(monkeypatch, Held(0, 500), startingOffsets='{"orders": {"b-0": {"0": 0}}}')
+        batch(monkeypatch, OpenMessages(90, 500), startingOffsets='{"orders": {"b-0": {"0": 0}}}')
+    assert batch(monkeypatch, OpenMessages(0, 500), startingOffsets='{"orders": {"b-0": {"0": 0}}}')
 
 
 def test_the_planner_asks_nothing_of_queues_that_are_past_their_beginning() -> None:
-    class Silent(Held):
+    class Silent(OpenMessages):
         async def firsts(self, queues: Iterable[Queue]) -> Offsets:
             assert not list(queues)
             return {}
@@ -165,8 +165,8 @@ def test_the_planner_asks_nothing_of_queues_that_are_past_their_beginning() -> N
     assert asyncio.run(Planner(Silent(), options()).beginnings({QUEUE: 7}, {QUEUE: 9})) == {}
 
 
-def test_a_stream_of_spark_4_1_is_not_told_where_it_begins(stream: Streams) -> None:
-    held = Held(200, 500)
+def test_a_stream_of_spark_4_1_is_not_reported_where_it_begins(stream: Streams) -> None:
+    held = OpenMessages(200, 500)
     new = stream(held, startingOffsets="earliest")
     begin = new.initialOffset()
     end = new.latestOffset()

@@ -1,4 +1,4 @@
-"""What a stream that goes on may be told to read."""
+"""What a stream that goes on may be asked to read."""
 
 import asyncio
 
@@ -35,12 +35,12 @@ def found(client: QueueClient, **options: str) -> list[Queue]:
         {"assign": '{"orders": {"b-1": [0, 1]}}'},
     ],
 )
-def test_a_stream_that_is_told_to_read_something_else_says_what_is_true(options: dict[str, str]) -> None:
+def test_a_stream_that_is_notified_to_read_something_else_says_what_is_true(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="has read queue 0 of orders at b-0 so far, which is not to be read any more"):
         found(There("orders", "payments"), **options)
 
 
-def test_a_pattern_that_fits_no_more_is_told_before_anybody_is_asked() -> None:
+def test_a_pattern_that_fits_no_more_is_reported_before_anybody_is_asked() -> None:
     with pytest.raises(OptionError, match="option topicPattern: the stream has read queue 0 of orders"):
         found(There("orders"), topicPattern="order", admin="http://h:1")
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+import pyarrow as pa
 import pytest
 
 from popwheel_common.contract.record_block import RecordBlock
@@ -68,15 +69,23 @@ def read(queue: OneQueue, start: int, end: int, **options: str) -> list[int]:
 
     async def all_of_it() -> list[int]:
         found: list[int] = []
-        at = start
-        while at < end:
-            batches, at = await reader.batches(at)
+        async for part in reader.parts():
+            batches = list(reader.batches(part))
             assert sum(batch.num_rows for batch in batches) <= ROWS_MAX
             for batch in batches:
                 found += batch.column("queueOffset").to_pylist()
         return found
 
     return asyncio.run(all_of_it())
+
+
+def first_part(queue: OneQueue, end: int, **options: str) -> tuple[list[pa.RecordBatch], int]:
+    """The batches of the first part of a range, and where the next one begins."""
+    reader = RangeReader(
+        queue, read_options({"endpoints": "h:1", "topic": "orders"} | options), QueueRange(QUEUE, 0, end)
+    )
+    part = asyncio.run(anext(reader.parts()))
+    return list(reader.batches(part)), part.at
 
 
 @pytest.mark.parametrize("most", [1, 5, 31, 32])
@@ -94,9 +103,8 @@ def test_a_batch_of_rows_has_a_limit_of_rows(options: dict[str, str], every: int
 @pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
 @pytest.mark.parametrize(("size", "most"), [(2**20, 4), (2**12, 1000)], ids=["large", "small"])
 def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dict[str, str]) -> None:
-    given = {"endpoints": "h:1", "topic": "orders", "columns": "queueId"} | options
     queue, end = OneQueue(0, 20_000, body=bytes(size), most=most), 16_000
-    batches, at = asyncio.run(RangeReader(queue, read_options(given), QueueRange(QUEUE, 0, end)).batches(0))
+    batches, at = first_part(queue, end, columns="queueId", **options)
     assert at < end
     assert BYTES_MAX <= sum(batch.num_rows for batch in batches) * (size + 100) < BYTES_MAX + 5 * PULL_BYTES
 
@@ -104,8 +112,7 @@ def test_a_batch_of_rows_has_a_limit_of_bytes(size: int, most: int, options: dic
 @pytest.mark.parametrize(("size", "most"), [(10, ROWS_MAX), (1000, 1020), (600_000, 2), (3 * 2**20, 1)])
 def test_spark_gets_a_mebibyte_at_a_time(size: int, most: int) -> None:
     queue = OneQueue(0, 2 * ROWS_MAX if size < 10**4 else 50, most=1024, body=bytes(size))
-    options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "queueOffset,body"})
-    batches, at = asyncio.run(RangeReader(queue, options, QueueRange(QUEUE, 0, queue.end)).batches(0))
+    batches, at = first_part(queue, queue.end, columns="queueOffset,body")
     assert [number for batch in batches for number in batch.column("queueOffset").to_pylist()] == list(range(at))
     assert max(batch.num_rows for batch in batches) <= most
     assert min([batch.num_rows for batch in batches[:-1]], default=most) * (size + 100) >= BATCH_BYTES * 0.9
@@ -127,7 +134,7 @@ def test_what_a_filter_keeps_back_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"tags": "a"}], ids=["all", "filtered"])
-def test_what_retention_took_is_told_with_queue_and_range(options: dict[str, str]) -> None:
+def test_what_retention_took_is_reported_with_queue_and_range(options: dict[str, str]) -> None:
     with pytest.raises(DataLossError, match="queue 3 of orders at b-0: the messages from offset 10 up to 200 are gone"):
         read(OneQueue(200, 500), 10, 400, **options)
 
@@ -143,7 +150,7 @@ def test_retention_may_take_what_it_likes_if_that_is_no_error(caplog: pytest.Log
     assert "from offset 200 up to 201 are gone: they are in the broker's quarantine" in caplog.text
 
 
-def test_what_the_broker_cannot_read_is_told_apart_from_what_retention_took() -> None:
+def test_what_the_broker_cannot_read_is_distinguished_from_what_retention_took() -> None:
     with pytest.raises(DataLossError, match="from offset 50 up to 52 are gone: they are in the broker's quarantine"):
         read(OneQueue(0, 500, damaged=(50, 51)), 0, 400)
 
@@ -161,7 +168,7 @@ def test_a_queue_that_is_too_short_is_waited_for() -> None:
     assert read(Growing(0, 100), 90, 110, timeoutMs="60000") == list(range(90, 110))
 
 
-def test_a_queue_that_stays_too_short_is_told() -> None:
+def test_a_queue_that_stays_too_short_is_reported() -> None:
     with pytest.raises(DataLossError, match="from offset 100 up to 110 are gone: the queue ends there"):
         read(OneQueue(0, 100), 90, 110)
 
@@ -180,7 +187,7 @@ def test_what_is_still_asked_for_is_given_up_when_a_pull_fails() -> None:
         read(HalfDead(0, 500), 0, 500)
 
 
-def test_what_was_planned_from_offset_0_on_and_is_gone_is_told() -> None:
+def test_what_was_planned_from_offset_0_on_and_is_gone_is_reported() -> None:
     with pytest.raises(DataLossError, match="from offset 0 up to 200 are gone"):
         read(OneQueue(200, 500), 0, 400)
 
@@ -208,7 +215,7 @@ def test_a_task_reads_many_ranges_in_their_order(monkeypatch: pytest.MonkeyPatch
     assert rows == [(number, offset) for number in range(60) for offset in range(number + 1)]
 
 
-def test_large_batches_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = ManyQueues(0, 0, body=bytes(2**20))
     monkeypatch.setattr(range_reader, "QueueClient", lambda *_: queue)
     options = read_options({"endpoints": "h:1", "topic": "orders", "columns": "body"})

@@ -119,7 +119,7 @@ def test_a_row_that_can_not_be_sent_is_named(row: dict[str, Any], sentence: str)
         (pa.schema([("body", pa.binary())]), "", "by this option or by a column topic"),
     ],
 )
-def test_columns_that_can_not_be_sent_are_told_on_the_driver(schema: pa.Schema, topic: str, words: str) -> None:
+def test_columns_that_can_not_be_sent_are_notified_on_the_driver(schema: pa.Schema, topic: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         check_columns(schema, topic)
 

@@ -1,4 +1,4 @@
-"""Schemas of a registry: each fetched once, so many at the most, and a sentence for what is not there."""
+"""Schemas of a registry: each fetched once, up to a limit, and a sentence for what is not there."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def test_versions_come_in_order_and_each_is_fetched_once() -> None:
         (lambda registry: [registry.schema(each) for each in (3, 7, 8)], "2 schemas were fetched already"),
     ],
 )
-def test_what_it_refuses_is_told(ask: Callable[[SchemaRegistry], object], sentence: str) -> None:
+def test_what_it_refuses_is_reported(ask: Callable[[SchemaRegistry], object], sentence: str) -> None:
     pages = {
         **PAGES,
         **registry_pages("many", {20: "a", 21: "b", 22: "c"}),
@@ -53,7 +53,7 @@ def test_what_it_refuses_is_told(ask: Callable[[SchemaRegistry], object], senten
         ask(SchemaRegistry(url, schemas_max=2))
 
 
-def test_one_that_is_away_is_told() -> None:
+def test_one_that_is_away_is_reported() -> None:
     (port,) = free_ports(1)
     with pytest.raises(UnreachableError, match="does not answer"):
         SchemaRegistry(f"http://127.0.0.1:{port}").schema(1)

@@ -87,10 +87,10 @@ def test_what_is_refused_is_named_by_its_first_row() -> None:
 
 
 class Counting(Proxies):
-    """Proxies that answer when so many calls are under way.
+    """Proxies that answer when a number of calls is in flight.
 
     Args:
-        at_once: so many.
+        at_once: that number.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -101,7 +101,7 @@ class Counting(Proxies):
         return None  # type: ignore[return-value]
 
 
-def test_so_many_requests_are_under_way_at_once() -> None:
+def test_that_many_requests_are_under_way_at_once() -> None:
     asyncio.run(Sender(Counting(2), 2).send(REQUESTS))
 
 

@@ -1,4 +1,4 @@
-"""Writes that are told apart, or known to be the same, by `writeId`."""
+"""Writes that are distinguished, or known to be the same, by `writeId`."""
 
 import pytest
 

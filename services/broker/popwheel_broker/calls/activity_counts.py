@@ -10,7 +10,7 @@ ROWS_MAX: Final = 10_000
 
 @dataclass(slots=True, eq=False)
 class ActivityRow:
-    """One topic or group.
+    """Counts of a topic or group.
 
     Args:
         messages_in, messages_out: since the interval began.

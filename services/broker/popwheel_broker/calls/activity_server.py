@@ -73,7 +73,7 @@ class ActivityServer:
         groups_max = min(max(0, request.groups_max), LISTED_MAX)
         steps = Steps(self._clock, self._pace)
         await self._count_lag(steps)
-        await self._look_at_ages(steps)
+        await self._compute_ages(steps)
         if not request.peek:
             for _ in islice(self._queues.steps(), _ALL_QUEUES_STEPS):
                 await steps.take()
@@ -107,7 +107,7 @@ class ActivityServer:
         for group in request.groups:
             names.group(group)
         steps = Steps(self._clock, self._pace)
-        await self._look_at_ages(steps)
+        await self._compute_ages(steps)
         poisoned: dict[str, int] = {}
         for entry in self._core.quarantine.table:
             poisoned[entry.group] = poisoned.get(entry.group, 0) + 1
@@ -138,7 +138,7 @@ class ActivityServer:
             standing = answer.topics.add(
                 name=topic,
                 delayed=self._core.timer.state.pending.of_topic(topic),
-                groups=self._core.names.readers.count_of_topic(topic),
+                groups=self._core.topic_registry.readers.count_of_topic(topic),
             )
             if stored is not None:
                 standing.stored = stored
@@ -157,7 +157,7 @@ class ActivityServer:
         for _ in self._core.lag.few():
             await steps.take()
 
-    async def _look_at_ages(self, steps: Steps) -> None:
+    async def _compute_ages(self, steps: Steps) -> None:
         """Compute the greatest ages by group, if there are newer ones."""
         found = self._core.oldest.found
         if self._ages_of is found:
@@ -188,7 +188,7 @@ class ActivityServer:
     def _oldest_groups(self, count: int) -> list[str]:
         """Return the groups with the greatest lag in time."""
         oldest = nlargest(count, self._ages.items(), key=lambda each: each[1][0])
-        knows = self._core.names.knows_group
+        knows = self._core.topic_registry.knows_group
         return [group for group, _ in oldest if knows(group) and self._lag_of(group) != 0]
 
     async def _add_groups(
@@ -204,7 +204,7 @@ class ActivityServer:
         """Add the most active groups: they have a lag, messages in flight or deliveries in this interval."""
         core, weights = self._core, dict[str, int]()
         await steps.take()
-        lags = [*core.lag.of_groups.items(), *core.state.table.shares.of_each.items()]
+        lags = [*core.lag.of_groups.items(), *core.state.table.shares.by_holder.items()]
         delivered = ((name, row.messages_out) for name, row in used.rows.items())
         for number, (group, messages) in enumerate(chain(lags, delivered), 1):
             if messages and group != OTHER:
@@ -216,7 +216,7 @@ class ActivityServer:
         if not counts:
             used = topics = NOTHING
         for number, (group, _) in enumerate(chosen, 1):
-            if core.names.knows_group(group):
+            if core.topic_registry.knows_group(group):
                 self._describe_activity(answer.groups.add(), group, used.rows.get(group) or ActivityRow(), topics)
             if number % _FEW == 0:
                 await steps.take()
@@ -246,7 +246,7 @@ class ActivityServer:
             found.lag_ms = lag_ms
         if waiting_ms is not None:
             found.waiting_ms = waiting_ms
-        readers = core.names.readers
+        readers = core.topic_registry.readers
         if topics.is_whole and readers.count_of_group(group) <= _TOPICS_OF_GROUP_MAX:
             found.messages_in = sum(map(topics.messages_in, readers.topics_of(group)))
 
@@ -281,7 +281,7 @@ class ActivityServer:
             timers_behind_ms=timer.dequeue_behind_ms(),
             timers_max=self._options.timer.timers_max,
             damaged=len(core.pops.damaged) + len(timer.state.damaged),
-            paused=len(core.state.table.lines.paused),
+            paused=len(core.state.table.message_group_queues.paused),
             disk_used_share=usage.used_share,
             disk_full_share=self._options.disk_full_share,
             transaction_age_ms=0 if oldest is None else max(0, self._clock.wall_ms() - oldest.stored_ms),
@@ -301,7 +301,7 @@ class ActivityServer:
     def _describe_group(self, found: pb.GroupStanding, count: GroupWaiting | None) -> None:
         core, group = self._core, found.name
         found.in_flight = core.state.table.shares.share(group)
-        found.topics = core.names.readers.count_of_group(group)
+        found.topics = core.topic_registry.readers.count_of_group(group)
         letters = core.dead_letters.queue(group)
         if letters is not None:
             found.dead_letters = core.state.merge_buffer.of(group, letters).available_at_most

@@ -44,7 +44,7 @@ class AuditServer:
         self._clock = clock
         self._pace = Pace(clock)
         self._in_flight = InFlight(core.state.table, core.acks.messages, core.store)
-        self._search = MessageSearch(core.store, core.state, core.names.readers)
+        self._search = MessageSearch(core.store, core.state, core.topic_registry.readers)
         self._tail = MessageTail(core.store)
 
     async def in_flight(self, call: Call, request: pb.InFlightListRequest) -> pb.InFlightListResponse:
@@ -69,7 +69,10 @@ class AuditServer:
             )
             messages, rest = await self._core.store.reads.run(step)
             # Deliveries have times of the log, and change: the answer has their present values.
-            behind_ms, lines = self._clock.wall_ms() - self._core.pop_clock.now_ms(), self._core.pops.ordered.lines
+            behind_ms, lines = (
+                self._clock.wall_ms() - self._core.pop_clock.now_ms(),
+                self._core.pops.ordered.message_group_queues,
+            )
             found += [_said(each, behind_ms, lines.behind(each.delivery, each.number)) for each in messages]
             if rest is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
@@ -243,7 +246,10 @@ class AuditServer:
                 lite_topics.append(begin)
             return {topic, names.retry_topic(group, topic), *lite_topics}
         queues = self._core.state.merge_buffer.of_group(group)
-        topics = {*self._core.store.queues.retry_topics_of_group(group), *self._core.names.readers.topics_of(group)}
+        topics = {
+            *self._core.store.queues.retry_topics_of_group(group),
+            *self._core.topic_registry.readers.topics_of(group),
+        }
         for first in range(0, len(queues), _QUEUES_AT_ONCE):
             began_s = self._clock.monotonic()
             topics.update(queue.topic for queue in queues[first : first + _QUEUES_AT_ONCE])

@@ -97,7 +97,7 @@ class BalanceServer:
     def _topics(self, group: str) -> dict[str, None]:
         """Return the topics that a group reads, or has read from, by their names."""
         core = self._core
-        found = [*core.names.readers.topics_of(group)]
+        found = [*core.topic_registry.readers.topics_of(group)]
         found += [queue.topic for queue in core.state.merge_buffer.of_group(group)]
         found += map(names.topic_of_retry_topic, core.store.queues.retry_topics_of_group(group))
         clients = map(names.client_topic, found)
@@ -167,7 +167,7 @@ class BalanceServer:
                 else:
                     # These were in the topic before, and are counted there.
                     passed -= count.waiting + count.expired
-        in_line = core.state.table.lines.blocked_of.get((group, topic), 0)
+        in_line = core.state.table.message_group_queues.blocked_of.get((group, topic), 0)
         row.stored = stored + delayed + poisoned_timers
         row.in_flight = core.state.table.in_flight.get((group, topic), 0)
         row.waiting, row.expired = waiting + in_line, expired

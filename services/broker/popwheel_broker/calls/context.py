@@ -14,12 +14,12 @@ from popwheel_broker.replication.statistics import ReplicationStatistics
 from popwheel_common.clock import Clock
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.disk import Disk
-from popwheel_rpc.membership.follower import ControllerFollower
+from popwheel_rpc.membership.controller_watch import ControllerWatch
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """One replica's settings and surroundings.
+    """Settings and surroundings of a replica.
 
     Args:
         options: settings.
@@ -29,7 +29,7 @@ class BrokerContext:
         clock: the time.
         view: topics and groups.
         channels: connections to the controller and to other replicas.
-        controller_follower: returns when the view is ready.
+        controller_watch: returns when the view is ready.
         disk_watch: usage of the disk.
         statistics: counts of the broker.
         timer_statistics: counts of the timer.
@@ -46,7 +46,7 @@ class BrokerContext:
     clock: Clock
     view: ClusterView
     channels: BrokerChannels
-    controller_follower: ControllerFollower
+    controller_watch: ControllerWatch
     disk_watch: DiskWatch
     statistics: BrokerStatistics
     timer_statistics: TimerStatistics

@@ -25,7 +25,7 @@ from popwheel_common.contract.send_id import send_id_of
 _ENTRIES_MAX = 4096
 _AGE_MS_MAX = 60_000
 _READ_AT_ONCE = 256
-_KEPT_MS = 60_000
+_RETENTION_MS = 60_000
 """Time after its last use for which a read is remembered: retries come in the moments after a failover, no later."""
 _QUEUES_MAX = 256
 MESSAGES_MAX = 65_536
@@ -68,7 +68,7 @@ class Dedup:
     Args:
         store: the messages.
         clock: for their ages.
-        later: calls back after so many seconds.
+        later: calls back after a number of seconds.
         ids_of: returns all ids that records may have for the topic that has a name now.
         writers: of messages that do not go into their queue at once; each has a queue of its own.
     """
@@ -89,16 +89,16 @@ class Dedup:
         self._by_topic = {each.queue[0]: each for each in writers}
         self._queues: dict[tuple[str, int], _Known] = {}
         self._tried: dict[int, None] = {}
-        self._looked_at_ms = 0
+        self._scanned_at_ms = 0
         self._timer: Timer | None = None
 
     @property
-    def kept_messages(self) -> int:
+    def remembered_messages(self) -> int:
         """Messages that are known from earlier searches, of `MESSAGES_MAX`."""
         return sum(len(known.messages) for known in self._queues.values())
 
     @property
-    def kept_ids(self) -> int:
+    def remembered_ids(self) -> int:
         """Ids of retried messages, of `MESSAGES_MAX`."""
         return len(self._tried)
 
@@ -118,9 +118,9 @@ class Dedup:
         Raises:
             CorruptDataError: the end of the queue, or what it leads to, is damaged, so it is unknown.
         """
-        self._looked_at_ms = self._clock.steady_ms()
+        self._scanned_at_ms = self._clock.steady_ms()
         if self._timer is None:
-            self._timer = self._later(_KEPT_MS / 1000, self._forget)
+            self._timer = self._later(_RETENTION_MS / 1000, self._forget)
         ids = [send_id_of(properties) for properties in run.system_properties]
         self._tried.update((each, None) for each in ids if each is not None)
         writer = self._by_kind.get(run.kind)
@@ -134,11 +134,11 @@ class Dedup:
                 stored or self._in_queue(*writer.queue, run.topic, topic_ids, each)
                 for stored, each in zip(found, ids, strict=True)
             ]
-        self._keep_within_limits()
+        self._evict_over_limits()
         return found
 
     def _forget(self) -> None:
-        rest_ms = self._looked_at_ms + _KEPT_MS - self._clock.steady_ms()
+        rest_ms = self._scanned_at_ms + _RETENTION_MS - self._clock.steady_ms()
         if rest_ms > 0:
             self._timer = self._later(rest_ms / 1000, self._forget)
             return
@@ -146,8 +146,8 @@ class Dedup:
         self._queues.clear()
         self._tried.clear()
 
-    def _keep_within_limits(self) -> None:
-        kept = self.kept_messages
+    def _evict_over_limits(self) -> None:
+        kept = self.remembered_messages
         while kept > MESSAGES_MAX or len(self._queues) > _QUEUES_MAX:
             kept -= len(self._queues.pop(next(iter(self._queues))).messages)
         while len(self._tried) > MESSAGES_MAX:
@@ -196,9 +196,9 @@ class Dedup:
         """Yield entries from the end on, also uncommitted ones, in pieces that are each in their order, with the offset
         at which each piece begins.
         """
-        unconfirmed = self._store.unconfirmed_entries(queue)
-        if unconfirmed:
-            yield queue.max_offset, unconfirmed
+        uncommitted = self._store.uncommitted_entries(queue)
+        if uncommitted:
+            yield queue.max_offset, uncommitted
         end = queue.max_offset
         while end > max(from_offset, queue.min_offset):
             begin = max(from_offset, queue.min_offset, end - _READ_AT_ONCE)

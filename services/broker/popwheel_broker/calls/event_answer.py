@@ -4,15 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from popwheel_broker.consume.delivery import decode_redriven
-from popwheel_broker.consume.delivery_events import (
-    ACKED,
-    DELIVERED,
-    EXPIRED,
-    NACKED,
-    RELEASED,
-    UNKNOWN_ATTEMPTS,
-    DeliveryEvents,
-)
+from popwheel_broker.consume.delivery_events import UNKNOWN_ATTEMPTS, DeliveryEvents
 from popwheel_broker.consume.holders import client_of
 from popwheel_broker.consume.pop_state import stored_topic
 from popwheel_broker.core.waiting_places import WAITING_TOPICS, place_kind
@@ -22,13 +14,6 @@ from popwheel_broker.transactions.half import committed_half
 from popwheel_common.contract import names, receipt
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
-_KINDS: Final = {
-    DELIVERED: pb.MESSAGE_DELIVERED,
-    ACKED: pb.MESSAGE_ACKED,
-    NACKED: pb.MESSAGE_NACKED,
-    EXPIRED: pb.MESSAGE_EXPIRED,
-    RELEASED: pb.MESSAGE_RELEASED,
-}
 _OF_PLACES: Final = {
     pb.DELAYED: pb.MESSAGE_STORED,
     pb.RECALLED: pb.MESSAGE_RECALLED,
@@ -125,7 +110,7 @@ class EventAnswer:
                 self._attempts[latest] = each.attempts + 1
             self._answer.events.add(
                 time_ms=each.time_ms,
-                kind=_KINDS[each.kind],
+                kind=pb.MessageEventKind.ValueType(each.kind),
                 group=delivery.group,
                 client_id=client_of(delivery),
                 attempt=self._attempts.get(latest, 0),

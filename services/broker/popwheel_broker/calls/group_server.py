@@ -57,7 +57,7 @@ class GroupServer:
             more = bool(plan.deliveries)
             while more:
                 began_s = self._clock.monotonic()
-                more = await self._reads.run(partial(self._core.offset_reset.go_on, plan))
+                more = await self._reads.run(partial(self._core.offset_reset.revoke_some, plan))
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         finally:
             self._core.offset_reset.end(plan)

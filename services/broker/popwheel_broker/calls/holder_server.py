@@ -51,7 +51,7 @@ class HolderServer:
         table = self._core.state.table
         limit = min(max(1, request.limit), _LIST_MAX)
         turns = _Turns(self._clock)
-        groups = list(table.shares.of_each.items())
+        groups = list(table.shares.by_holder.items())
         holders: list[tuple[str, Holder | Unknown]] = []
         for group, _ in groups:
             of_group = table.holders.of_group(group)

@@ -13,7 +13,6 @@ from popwheel_broker.calls.activity_counts import ActivityCounts
 from popwheel_broker.consume.delivery import REVIVE_QUEUES
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.options import BrokerOptions
-from popwheel_broker.transactions.half import Resolution
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.pop_answer import PopAnswer
@@ -79,20 +78,20 @@ class BrokerStatistics:
 
     def forget(self, topics: Collection[str], groups: Collection[str]) -> None:
         """Drop the counts of topics and groups that were deleted, also if they were created again since."""
-        self.stored.keep(lambda topic: topic not in topics)
-        self.delivered.keep(lambda topic, group: topic not in topics and group not in groups)
-        self.delivered_of_topic.keep(lambda topic: topic not in topics)
-        self.delivered_to_group.keep(lambda group: group not in groups)
+        self.stored.retain(lambda topic: topic not in topics)
+        self.delivered.retain(lambda topic, group: topic not in topics and group not in groups)
+        self.delivered_of_topic.retain(lambda topic: topic not in topics)
+        self.delivered_to_group.retain(lambda group: group not in groups)
         self.active_topics.forget(topics)
         self.active_groups.forget(groups)
 
-    def keep_known(self, core: BrokerCore) -> Iterator[None]:
+    def drop_unknown(self, core: BrokerCore) -> Iterator[None]:
         """Drop the counts of a topic or a group from calls that were running at its deletion, in steps."""
-        knows_topic, knows_group = core.names.knows_topic, core.names.knows_group
-        yield from self.stored.keep_in_steps(knows_topic)
-        yield from self.delivered.keep_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
-        yield from self.delivered_of_topic.keep_in_steps(knows_topic)
-        yield from self.delivered_to_group.keep_in_steps(knows_group)
+        knows_topic, knows_group = core.topic_registry.knows_topic, core.topic_registry.knows_group
+        yield from self.stored.retain_in_steps(knows_topic)
+        yield from self.delivered.retain_in_steps(lambda topic, group: knows_topic(topic) and knows_group(group))
+        yield from self.delivered_of_topic.retain_in_steps(knows_topic)
+        yield from self.delivered_to_group.retain_in_steps(knows_group)
 
 
 class BrokerCollector(SlicedCollector):
@@ -136,15 +135,14 @@ class BrokerCollector(SlicedCollector):
         yield from self._consumers(pairs)
         yield from self._ages(pairs)
         yield from self._pop()
-        yield from self._quarantine()
-        yield from self._transactions()
         yield from self._paused()
-        yield from self._lite()
         yield from self._storage()
+        for wing in self._core.wings:
+            yield from wing.metrics()
 
     def _traffic(self, pairs: bool) -> Iterator[Metric | None]:
         statistics = self._statistics
-        yield from statistics.keep_known(self._core)
+        yield from statistics.drop_unknown(self._core)
         delivered = statistics.delivered if pairs else statistics.delivered_to_group
         for direction, text, labels, series in (
             ("in", "stored", ("topic",), statistics.stored),
@@ -190,7 +188,7 @@ class BrokerCollector(SlicedCollector):
 
     def _consumers(self, pairs: bool) -> Iterator[Metric | None]:
         lag, table = self._core.lag, self._core.state.table
-        ready, in_flight = dict(lag.ready()), _rows(table.shares.of_each)
+        ready, in_flight = dict(lag.ready()), _rows(table.shares.by_holder)
         if pairs:
             in_flight = dict(table.in_flight)
         else:
@@ -213,7 +211,7 @@ class BrokerCollector(SlicedCollector):
         ):
             shown = yield from bounded_in_steps(rows, known)
             yield from filled(GaugeMetricFamily(name, text, labels=labels), shown.items())
-        shown = yield from bounded_in_steps(_rows(table.holders.clients_of_each()).items(), self._knows_group)
+        shown = yield from bounded_in_steps(_rows(table.holders.clients_by_group()).items(), self._knows_group)
         family = GaugeMetricFamily(
             "popwheel_consumer_inflight_clients",
             "Known clients with messages in flight.",
@@ -275,13 +273,15 @@ class BrokerCollector(SlicedCollector):
         yield waited
 
     def _knows_group(self, group: str) -> bool:
-        return group == OTHER or self._core.names.knows_group(group)
+        return group == OTHER or self._core.topic_registry.knows_group(group)
 
     def _knows_topic(self, topic: str) -> bool:
-        return topic == OTHER or self._core.names.knows_topic(topic)
+        return topic == OTHER or self._core.topic_registry.knows_topic(topic)
 
     def _is_known(self, group: str, topic: str) -> bool:
-        return group == OTHER or (self._core.names.knows_group(group) and self._core.names.knows_topic(topic))
+        return group == OTHER or (
+            self._core.topic_registry.knows_group(group) and self._core.topic_registry.knows_topic(topic)
+        )
 
     def _pop(self) -> Iterator[Metric]:
         table = self._core.state.table
@@ -300,7 +300,7 @@ class BrokerCollector(SlicedCollector):
         yield GaugeMetricFamily(
             "popwheel_pop_readers",
             "Pairs of a group and a topic that it has polled, of 100,000; without, only messages read count as lag.",
-            value=len(self._core.names.readers),
+            value=len(self._core.topic_registry.readers),
         )
         yield GaugeMetricFamily("popwheel_pop_open_deliveries", "Open deliveries.", value=len(table))
         yield GaugeMetricFamily(
@@ -330,7 +330,7 @@ class BrokerCollector(SlicedCollector):
         yield CounterMetricFamily(
             "popwheel_pop_events_dropped", "Events dropped in favor of later ones.", value=events.dropped
         )
-        lines = table.lines
+        lines = table.message_group_queues
         yield GaugeMetricFamily(
             "popwheel_pop_blocked_messages",
             "Messages of FIFO groups that were read and are blocked by others of their message groups, of "
@@ -366,7 +366,7 @@ class BrokerCollector(SlicedCollector):
         yield GaugeMetricFamily(
             "popwheel_pop_priority_turns",
             "Groups and topics with a tracked turn, high or overdue messages, of 10,000.",
-            value=priorities.turns,
+            value=priorities.rotations,
         )
         yield CounterMetricFamily(
             "popwheel_pop_priority_overdue_messages",
@@ -429,8 +429,10 @@ class BrokerCollector(SlicedCollector):
             "some were not comparable: a property was to be compared with a number, and is none.",
             labels=["outcome"],
         )
-        for outcome in ("passed", "kept_back", "not_comparable"):
-            messages.add_metric([outcome], getattr(scan.looks, outcome))
+        counts = scan.counts
+        outcomes = {"passed": counts.passed, "kept_back": counts.rejected, "not_comparable": counts.not_comparable}
+        for outcome, count in outcomes.items():
+            messages.add_metric([outcome], count)
         yield messages
         filters = self._core.pops.group_filters
         yield GaugeMetricFamily(
@@ -469,50 +471,6 @@ class BrokerCollector(SlicedCollector):
             value=0 if arrivals is None else arrivals.unasked,
         )
 
-    def _quarantine(self) -> Iterator[Metric]:
-        quarantine = self._core.quarantine
-        poisoned = GaugeMetricFamily(
-            "popwheel_quarantined_messages",
-            "Poison messages in quarantine, of broker.quarantine_max.",
-            labels=("step",),
-        )
-        faults = CounterMetricFamily(
-            "popwheel_record_faults", "Failures of a step for a single record.", labels=("step",)
-        )
-        for step, count in quarantine.table.counts().items():
-            poisoned.add_metric((step.label,), count)
-            faults.add_metric((step.label,), quarantine.faults[step])
-        yield poisoned
-        yield GaugeMetricFamily(
-            "popwheel_quarantine_max", "Limit of poison messages in quarantine.", value=self._options.quarantine_max
-        )
-        yield faults
-
-    def _transactions(self) -> Iterator[Metric]:
-        transactions = self._core.transactions
-        oldest = transactions.table.oldest
-        yield GaugeMetricFamily(
-            "popwheel_transactions_open",
-            "Half messages that are neither committed nor rolled back, of broker.transaction.open_max.",
-            value=len(transactions.table),
-        )
-        yield GaugeMetricFamily(
-            "popwheel_transactions_oldest_seconds",
-            "Age of the oldest open half message; 0 if there is none.",
-            value=0 if oldest is None else max(0, self._clock.wall_ms() - oldest.stored_ms) / 1000,
-        )
-        ended = CounterMetricFamily(
-            "popwheel_transactions_ended", "Transactions that this broker has ended.", labels=("resolution",)
-        )
-        for resolution in Resolution:
-            ended.add_metric((resolution.name.lower(),), transactions.resolved[resolution])
-        yield ended
-        yield CounterMetricFamily(
-            "popwheel_transactions_checks",
-            "Checks of half messages sent to producers.",
-            value=transactions.checks,
-        )
-
     def _paused(self) -> Iterator[Metric]:
         view = self._core.view
         paused = GaugeMetricFamily(
@@ -521,24 +479,6 @@ class BrokerCollector(SlicedCollector):
         paused.add_metric(("topics",), len(view.paused_topics))
         paused.add_metric(("groups",), len(view.paused_groups))
         yield paused
-
-    def _lite(self) -> Iterator[Metric]:
-        lite = self._core.lite
-        for name, text, value in (
-            ("topics", "Lite topics, of broker.lite.topics_max.", self._core.store.queues.lite_topics),
-            ("clients", "Clients that read lite topics.", lite.subscriptions.clients),
-            (
-                "subscriptions",
-                "Pairs of a client and a lite topic that it reads, and clients, of broker.lite.subscriptions_max.",
-                len(lite.subscriptions),
-            ),
-            ("ready", "Pairs of a group and a lite topic that may have a message for it.", lite.subscriptions.ready),
-        ):
-            yield GaugeMetricFamily(f"popwheel_lite_{name}", text, value=value)
-        ended = CounterMetricFamily("popwheel_lite_topics_ended", "Lite topics that have ended.", labels=("reason",))
-        ended.add_metric(("expired",), lite.expired)
-        ended.add_metric(("emptied",), lite.emptied)
-        yield ended
 
     def _storage(self) -> Iterator[Metric]:
         store = self._core.store

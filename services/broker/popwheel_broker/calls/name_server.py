@@ -41,7 +41,7 @@ class NameServer:
         """
         if not 1 <= request.limit <= LISTED_MAX:
             raise StatusError(Code.BAD_REQUEST, f"limit must be from 1 to {LISTED_MAX}, not {request.limit}")
-        known = self._core.names
+        known = self._core.topic_registry
         ids = known.group_ids if request.groups else known.topic_ids
         page = await self._page(ids, request.after, request.limit + 1)
         answer = pb.NameListResponse(next=page[request.limit - 1] if len(page) > request.limit else "")
@@ -68,14 +68,14 @@ class NameServer:
         return page
 
     def _topic(self, name: str) -> pb.ListedName:
-        names, queues = self._core.names, self._core.store.queues
+        names, queues = self._core.topic_registry, self._core.store.queues
         listed = _listed(name, names.former_ids(name), names.topic_ids[name], names.topic_settings)
         listed.queues = max((queue.queue_id + 1 for queue in queues.of_topic(name)), default=0)
         listed.has_lite_topics = queues.lite_count(name) > 0
         return listed
 
     def _group(self, name: str) -> pb.ListedName:
-        names = self._core.names
+        names = self._core.topic_registry
         return _listed(name, names.former_group_ids(name), names.group_ids[name], names.group_settings)
 
 

@@ -164,7 +164,7 @@ class PullHandler:
                     (stored,) = self._core.store.records.read_checked(queue, (offset,), (entry,))
                     messages.append(delivered_message.pulled_message(stored, common))
             except RecordFaultError as fault:
-                self._core.quarantine.note(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
+                self._core.quarantine.record(Step.READING, entry.position, queue.topic, queue.queue_id, offset, fault)
         return messages
 
     async def _wait_for_arrival(self, queue: tuple[str, int], timeout_s: float) -> None:

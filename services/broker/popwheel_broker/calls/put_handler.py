@@ -87,7 +87,7 @@ class PutHandler:
 
     def _is_of_another(self, run: MessageRun) -> bool:
         """Return whether a run is for another topic than the log knows by its name."""
-        return bool(run.topic_id) and run.topic_id != self._core.names.topic_ids.get(run.topic)
+        return bool(run.topic_id) and run.topic_id != self._core.topic_registry.topic_ids.get(run.topic)
 
     def _without_place(self, runs: Sequence[MessageRun]) -> list[PutResult | None]:
         """Return verdicts on runs without a place: a lite topic would be one too many, or another topic has the name
@@ -104,7 +104,7 @@ class PutHandler:
             core.cluster_changes.apply_topic_id(run.topic, run.topic_id)
         return [
             _of_another_topic(run.topic)
-            if verdict is None and not core.names.is_current(run.topic, run.topic_id)
+            if verdict is None and not core.topic_registry.is_current(run.topic, run.topic_id)
             else verdict
             for run, verdict in zip(runs, verdicts, strict=True)
         ]
@@ -119,7 +119,7 @@ class PutHandler:
 
     async def _put_current(self, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append runs for topics that have their names; if a topic is deleted before that is durable, refuse it."""
-        if self._dedup.kept_ids:
+        if self._dedup.remembered_ids:
             runs = [replace(run, is_retry=True) if self._dedup.is_late(run) else run for run in runs]
         before = self._ids_of(runs)
         put = self._put_again if any(run.is_retry for run in runs) else self._put_new
@@ -128,18 +128,18 @@ class PutHandler:
         if before == self._ids_of(runs):
             return results
         return [
-            _of_another_topic(run.topic) if is_gone else result
-            for run, is_gone, result in zip(runs, self._are_gone(runs, before), results, strict=True)
+            _of_another_topic(run.topic) if is_deleted else result
+            for run, is_deleted, result in zip(runs, self._were_deleted(runs, before), results, strict=True)
         ]
 
     def _ids_of(self, runs: Sequence[MessageRun]) -> list[int | None]:
         """Return the ids of the topics that have the runs' names now."""
-        topic_ids = self._core.names.topic_ids
+        topic_ids = self._core.topic_registry.topic_ids
         return [topic_ids.get(run.topic) for run in runs]
 
-    def _are_gone(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
+    def _were_deleted(self, runs: Sequence[MessageRun], before: Sequence[int | None]) -> list[bool]:
         """Return for each run whether the topic was forgotten that had its name before."""
-        names = self._core.names
+        names = self._core.topic_registry
         return [
             topic_id is not None and not (run.topic in names.topic_ids and names.is_topic(run.topic, topic_id))
             for run, topic_id in zip(runs, before, strict=True)
@@ -153,7 +153,7 @@ class PutHandler:
         else:
             results = self._append_of(PutKind.NOW, runs, refusals)
         for refusal in refusals:  # only now: while this waits, topics may be forgotten
-            await self._flusher.keep_refused(refusal)
+            await self._flusher.sync_refused(refusal)
         if any(result.code == _OK for result in results):
             await self._flusher.durable(self._core.store.log.end_position)
         return results
@@ -198,7 +198,7 @@ class PutHandler:
                 break
             found = await self._find(runs)  # all of it: other tries of them may have been stored meanwhile
         # Behind the record that forgets its topic it would belong to the topic created again.
-        found = [() if gone else each for gone, each in zip(self._are_gone(runs, before), found, strict=True)]
+        found = [() if gone else each for gone, each in zip(self._were_deleted(runs, before), found, strict=True)]
         rests = [_without(run, stored) for run, stored in zip(runs, found, strict=True)]
         missing = [rest for rest in rests if rest.payloads]
         put = iter(await self._put_new(missing)) if missing else iter(())

@@ -20,7 +20,7 @@ class GroupWaiting:
     def __init__(self, core: BrokerCore, group: str) -> None:
         self._core = core
         self._group = group
-        self.waiting = core.state.table.lines.blocked.share(group)
+        self.waiting = core.state.table.message_group_queues.blocked.share(group)
         self.retrying = 0
 
     def steps(self) -> Iterator[None]:

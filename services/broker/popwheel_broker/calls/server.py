@@ -85,13 +85,13 @@ class BrokerServer:
         self._clock = clock
         self._statistics = statistics
         self._due_changed = due_changed
-        self._dedup = Dedup(core.store, clock, _call_later, core.names.ids_of, kind_servers)
+        self._dedup = Dedup(core.store, clock, _call_later, core.topic_registry.ids_of, kind_servers)
         self._put_handler = PutHandler(context, flusher, self._dedup, admission, kind_servers)
         self._reads = TermReads(core.store.reads, options.name)
         self._pulls = PullHandler(context, self._reads)
         self._filter_turns = TurnBudget(_FILTERS_COST_MAX)
         self.service = Service()
-        core.interests.take_turns(_call_later, core.waiting)
+        core.interests.start_rotation(_call_later, core.waiting)
         core.lite.subscriptions.later = _call_later
         self.service.unary(methods.PUT, self._put_handler.put)
         self.service.unary(methods.POP, naming_trouble(self.pop))
@@ -144,9 +144,9 @@ class BrokerServer:
             each.bind(self.service)
 
     @property
-    def kept_for_tries(self) -> int:
+    def remembered_for_tries(self) -> int:
         """Messages and ids that are remembered for retried sends, of each `dedup.MESSAGES_MAX`."""
-        return self._dedup.kept_messages + self._dedup.kept_ids
+        return self._dedup.remembered_messages + self._dedup.remembered_ids
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """Wake the pulls that wait for a message, as one has become readable."""
@@ -162,18 +162,24 @@ class BrokerServer:
         """Deliver messages."""
         _check_names(request)
         await self._filter_turn(request.filter)
-        turn = self._core.pops.turn()
+        rotation = self._core.pops.rotation()
         wanted_until_s = self._clock.monotonic() + (request.wanted_for_ms or _HIDDEN_MS_MAX) / 1000
 
         def pop_if_wanted() -> PopAnswer:
             if self._clock.monotonic() > wanted_until_s:
                 # Where short polls come faster than a device reads, each would be answered too late, for ever.
                 return PopAnswer(waiting=1)
-            return self._pop_once(request, turn)
+            return self._pop_once(request, rotation)
 
         # While one of a group waits for the device, others of it would read the same messages.
+        pops = self._core.pops
         try:
-            answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
+            while True:
+                ended = pops.ended
+                answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
+                if answer.messages or not answer.waiting or pops.ended == ended:
+                    break
+                await asyncio.sleep(0)  # all that it found has ended: others come first, then it goes on
         finally:
             self._due_changed()  # also for a delivery of which no message could be answered
         if answer.messages:
@@ -183,21 +189,21 @@ class BrokerServer:
                 await self._flusher.replicated(end)
         return answer
 
-    def _pop_once(self, request: pb.PopRequest, turn: int) -> PopAnswer:
+    def _pop_once(self, request: pb.PopRequest, rotation: int) -> PopAnswer:
         _check_hidden_ms(request.invisible_ms)
         self._core.cluster_changes.apply((request.topic,), (request.group,))
-        if self._core.names.is_deleted_group(request.group, request.group_id):
+        if self._core.topic_registry.is_deleted_group(request.group, request.group_id):
             raise StatusError(
                 Code.CONSUMER_GROUP_NOT_FOUND,
                 f"the consumer group {request.group} was deleted; create it again if it is still needed",
             )
-        self._note_reader(request)
+        self._record_reader(request)
         if request.lite:
             return self._core.lite.pops.pop(request, self._clock.steady_ms())
         pops = self._core.pops
         before = pops.sql_scan.cost
         try:
-            return pops.pop(request, turn)
+            return pops.pop(request, rotation)
         finally:
             self._filter_turns.spend(pops.sql_scan.cost - before)
 
@@ -208,9 +214,9 @@ class BrokerServer:
             await self._filter_turns.room()
             self._filter_turns.spend(length // _CHARACTERS_OF_ONE)
 
-    def _note_reader(self, request: "_Named") -> None:
-        if self._core.cluster_changes.note_reader(request.group, request.topic):
-            self._flusher.confirm_later()
+    def _record_reader(self, request: "_Named") -> None:
+        if self._core.cluster_changes.record_reader(request.group, request.topic):
+            self._flusher.commit_later()
 
     async def ack(self, call: Call, request: pb.AckRequest) -> pb.AckResponse:
         """Acknowledge messages. In the page cache when answered: a crash of the process does not undo it (P3)."""
@@ -218,7 +224,7 @@ class BrokerServer:
         results = self._core.acks.ack(
             request.group, request.topic, request.receipt_handles, call=request.call, is_retry=request.is_retry
         )
-        self._flusher_confirms_async()
+        self._flusher_commits_async()
         end = self._core.store.log.end_position
         if not self._flusher.is_replicated(end):
             await self._flusher.replicated(end)
@@ -262,7 +268,7 @@ class BrokerServer:
                 receive=request.receive,
             )
         )
-        self._flusher.confirm_later()
+        self._flusher.commit_later()
         await self._flusher.replicated(self._core.store.log.end_position)
         return pb.ReleaseResponse(results=results)
 
@@ -306,7 +312,7 @@ class BrokerServer:
         max_offset = 0 if queue is None else queue.max_offset
         if not 0 <= request.offset <= max_offset:
             raise illegal_offset(request.offset, max_offset)
-        self._note_reader(request)
+        self._record_reader(request)
         if queue is None:
             return pb.UpdateOffsetResponse()  # there is nothing to commit; a group begins at the first message
         self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
@@ -328,7 +334,7 @@ class BrokerServer:
                 if interest.reads:
                     with suppress(StatusError):  # nobody is answered
                         _check_names(interest)
-                        self._note_reader(interest)
+                        self._record_reader(interest)
                     continue
                 if interest.cancel:
                     self._core.interests.cancel(subscriber, interest.id)
@@ -347,7 +353,7 @@ class BrokerServer:
                         continue
                     registered = Interest(interest.id, subscriber, interest.topic, interest.group, wanted, client_id)
                     self._core.interests.add(registered)
-                    self._note_reader(interest)
+                    self._record_reader(interest)
                 except StatusError:
                     subscriber.refuse(interest.id)  # it alone: the proxy's other interests are not affected
                     continue
@@ -381,9 +387,9 @@ class BrokerServer:
                     changed.set()
                     await asyncio.sleep(0)
 
-    def _flusher_confirms_async(self) -> None:
+    def _flusher_commits_async(self) -> None:
         if self._options.flush == "async":
-            self._flusher.confirm_later()
+            self._flusher.commit_later()
 
 
 class _Named(Protocol):

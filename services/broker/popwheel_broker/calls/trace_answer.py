@@ -68,7 +68,7 @@ class Traces:
                 traced.quarantine_id = entry.id
             for name, waits in self._search.readers(stored, self._group).items():
                 holding = traced.groups.add(group=name, holding=pb.WAITS if waits else pb.DONE)
-                holding.kept_back_by = filters.keeps_back(name, stored.topic, stored)
+                holding.kept_back_by = filters.rejecting_filter(name, stored.topic, stored)
                 if entry is not None and entry.group == name:
                     holding.holding, holding.quarantine_id = pb.POISONED, entry.id
                 self._said[stored.topic, stored.queue_id, stored.queue_offset, name] = holding

@@ -29,7 +29,7 @@ class AckMemory:
     def __len__(self) -> int:
         return len(self._acked)
 
-    def note(self, delivery: Delivery, bits: int, call: int) -> None:
+    def record(self, delivery: Delivery, bits: int, call: int) -> None:
         """Record that open messages of a delivery are acknowledged, or are dead letters: they are never redelivered.
 
         Args:

@@ -269,7 +269,7 @@ class Acks:
         rest: list[DeliveryMessage] = []
         returned: dict[Delivery, list[int]] = {}
         for delivery, index in messages:
-            if delivery.lines and self._comes_again(delivery, index, attempted=attempted):
+            if delivery.lines and self._is_redelivered(delivery, index, attempted=attempted):
                 returned.setdefault(delivery, []).append(index)
             else:
                 rest.append((delivery, index))
@@ -282,7 +282,7 @@ class Acks:
         self._happened(cause, bits_of, appended.store_time_ms, appended.positions)
         return rest
 
-    def _comes_again(self, delivery: Delivery, index: int, *, attempted: bool) -> bool:
+    def _is_redelivered(self, delivery: Delivery, index: int, *, attempted: bool) -> bool:
         """Return whether a message of an ordered group is redelivered: it is not gone and has attempts left."""
         group = self._view.groups.get(delivery.group)
         if self.messages.place(delivery, index) is None:
@@ -363,6 +363,30 @@ class Acks:
         records = [] if stored is None else [dead_letter(delivery, index, stored)]
         acks = [codec.ack_record(self._topics.revive, delivery.id, 1 << index, call)]
         self._store.put([*records, *acks])
+
+    def end(self, delivery: Delivery, stored: Mapping[int, StoredRecord], cause: int, *, to_dead_letters: bool) -> None:
+        """End messages of a delivery without an attempt: they go to the group's dead letter queue, or away.
+
+        Args:
+            delivery: the delivery.
+            stored: its messages that end, by index.
+            cause: why, as a kind of `DeliveryEvents`.
+            to_dead_letters: where they go.
+
+        Raises:
+            StatusError: the disk, or the quarantine, is full; what has not ended is unchanged.
+        """
+        messages = [(delivery, index) for index in stored]
+        try:
+            with RECORD_STEP:
+                letters = [dead_letter(delivery, index, each) for index, each in stored.items() if to_dead_letters]
+                self._put_leaving(messages, letters, cause)
+        except RecordFaultError as fault:
+            for index, each in stored.items():
+                if len(stored) == 1:
+                    self._quarantine_message(delivery, index, fault, attempted=False)
+                else:
+                    self.end(delivery, {index: each}, cause, to_dead_letters=to_dead_letters)
 
     def rewrite(self, deliveries: Sequence[Delivery]) -> None:
         """Write open deliveries again at the end of their revive queues, so that recovery need not read from far back,

@@ -5,10 +5,10 @@ of ours make one `system_properties` field, without anybody decoding either (DES
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from popwheel_broker.consume.delivery import Delivery
+from popwheel_broker.consume.store_time import store_timestamp
 from popwheel_broker.log.fault import RecordFaultError
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_common.contract import names
@@ -22,9 +22,6 @@ _RECEIPT_HANDLE_TAG: Final = b"\x62"
 _QUEUE_ID_TAG: Final = b"\x68"
 _QUEUE_OFFSET_TAG: Final = b"\x70"
 _DELIVERY_ATTEMPT_TAG: Final = b"\x80\x01"
-_STORE_TIMESTAMP_TAG: Final = b"\x4a"
-_SECONDS_TAG: Final = b"\x08"
-_NANOS_TAG: Final = b"\x10"
 _SKIPPED: Final = "it was damaged, and an operator had it skipped"
 
 
@@ -80,7 +77,7 @@ def popped_messages(records: Sequence[StoredRecord], common: bytes, handles: Seq
                     common,
                     _QUEUE_ID_TAG,
                     varint(stored.queue_id),
-                    _store_timestamp(stored.store_time_ms),
+                    store_timestamp(stored.store_time_ms),
                     _DELIVERY_ATTEMPT_TAG,
                     varint(stored.attempts + 1),
                     _QUEUE_OFFSET_TAG,
@@ -110,17 +107,9 @@ def _place(stored: StoredRecord) -> bytes:
             varint(stored.queue_id),
             _QUEUE_OFFSET_TAG,
             varint(stored.queue_offset),
-            _store_timestamp(stored.store_time_ms),
+            store_timestamp(stored.store_time_ms),
         )
     )
-
-
-@lru_cache(maxsize=1024)
-def _store_timestamp(store_time_ms: int) -> bytes:
-    """Return the field, made once for the many messages that are stored within one millisecond."""
-    seconds, milliseconds = divmod(store_time_ms, 1000)
-    timestamp = _SECONDS_TAG + varint(seconds) + _NANOS_TAG + varint(milliseconds * 1_000_000)
-    return _STORE_TIMESTAMP_TAG + varint(len(timestamp)) + timestamp
 
 
 def _join(stored: StoredRecord, added: bytes) -> bytes:

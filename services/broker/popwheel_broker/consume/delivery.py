@@ -163,7 +163,7 @@ class Delivery:
         attempts: of such messages: how often each was delivered before, at most 32,767.
         sources: the messages of older deliveries that these are, if they were read before; all of one revive queue.
         is_blocked: no client has them: they wait until they are the first of their message-group queues
-            (`consume.lines`). An older release, which does not know this, redelivers them at once.
+            (`consume.message_group_queues`). An older release, which does not know this, redelivers them at once.
         holder: the client that has it, or had it; None if unknown. In memory only.
         is_suspended: whether the delivery of its only message, of a message-group queue, is no attempt when it ends. On
             disk it has one attempt less, so that an older release counts right, too.

@@ -10,15 +10,13 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from popwheel_broker.consume.delivery import Delivery
+from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
-DELIVERED: Final = 0
-ACKED: Final = 1
-NACKED: Final = 2
-"""Its consumer changed its invisible duration: it failed, or needs longer."""
-EXPIRED: Final = 3
-"""Its invisible duration passed."""
-RELEASED: Final = 4
-"""Its delivery ended early, as its client has gone or an operator asked for it."""
+DELIVERED: Final = int(pb.MESSAGE_DELIVERED)
+ACKED: Final = int(pb.MESSAGE_ACKED)
+NACKED: Final = int(pb.MESSAGE_NACKED)
+EXPIRED: Final = int(pb.MESSAGE_EXPIRED)
+RELEASED: Final = int(pb.MESSAGE_RELEASED)
 
 ENTRIES_MAX: Final = 50_000
 UNKNOWN_ATTEMPTS: Final = -1
@@ -34,7 +32,7 @@ class DeliveryEvent(NamedTuple):
     Args:
         time_ms: when, wall clock.
         position: in the log, of the record that says so.
-        kind: one of the above.
+        kind: of `popwheel.v1.MessageEventKind`.
         delivery: the delivery.
         message_index: of the message there.
         attempts: how many had failed before it was delivered; `UNKNOWN_ATTEMPTS` if it says nothing of that.

@@ -45,7 +45,7 @@ class LogStretches:
 
 
 class DeliveryIndex:
-    """Some of the open deliveries, by one of their names.
+    """A selection of the open deliveries, by one of their names.
 
     Args:
         name_of: returns that name of a delivery, which never changes.

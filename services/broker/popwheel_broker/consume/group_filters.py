@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from google.protobuf.message import DecodeError
 
-from popwheel_broker.consume.sql_filter import Looks, SqlFilter
+from popwheel_broker.consume.sql_filter import FilterCounts, SqlFilter
 from popwheel_broker.consume.wanted import Wanted, wanted_by
 from popwheel_broker.log.record import StoredRecord
 from popwheel_common.contract.names import shown
@@ -25,7 +25,7 @@ PAIRS_MAX: Final = 10_000
 """Limit of tracked pairs of a group and a topic; beyond it those that were seen longest ago are forgotten."""
 _FILTERS_MAX: Final = 8
 """Limit of tracked filters of a group and topic."""
-_KEPT_LENGTH_MAX: Final = 256
+_STORED_LENGTH_MAX: Final = 256
 """Characters of an expression that is stored as a whole."""
 
 _log = structlog.get_logger()
@@ -42,7 +42,7 @@ class _Used:
 
     @classmethod
     def of(cls, mark: int, asked: Filter, seen_ms: int) -> "_Used":
-        is_short = len(asked.expression) <= _KEPT_LENGTH_MAX
+        is_short = len(asked.expression) <= _STORED_LENGTH_MAX
         return cls(mark, _text(asked), seen_ms, asked.kind, asked.expression if is_short else None)
 
 
@@ -72,7 +72,7 @@ class GroupFilters:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def note(self, group: str, topic: str, message_filter: Filter, wanted: Wanted, now_ms: int) -> bool:
+    def record(self, group: str, topic: str, message_filter: Filter, wanted: Wanted, now_ms: int) -> bool:
         """Record a pop's filter; return whether the group uses others as well.
 
         Args:
@@ -118,7 +118,7 @@ class GroupFilters:
     def _differ(self, pair: _Pair, now_ms: int) -> bool:
         return pair.differ_ms is not None and now_ms - pair.differ_ms <= WHILE_MS
 
-    def keeps_back(self, group: str, topic: str, stored: StoredRecord) -> str:
+    def rejecting_filter(self, group: str, topic: str, stored: StoredRecord) -> str:
         """Return the filter that a group asked with last, if it does not let a message through; else an empty text."""
         pair = self._pairs.get((group, topic))
         if pair is None or pair.last.kind == ALL or pair.last.expression is None:
@@ -129,7 +129,7 @@ class GroupFilters:
         if not isinstance(wanted, SqlFilter):
             return "" if stored.tag_hash in wanted else pair.last.expression
         try:
-            return "" if wanted.passes(stored, Looks()) else pair.last.expression
+            return "" if wanted.passes(stored, FilterCounts()) else pair.last.expression
         except DecodeError:
             return ""
 

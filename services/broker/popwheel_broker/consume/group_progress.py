@@ -72,7 +72,7 @@ def rows(
         topics: whose queues, retry topics among them; all that have or had messages, also those that the group has not
             read.
         begin: the first place to return.
-        rows_max: so many at the most.
+        rows_max: limit of the rows.
     """
     found: list[ProgressRow] = []
     # Each has a queue at least, but for one that nothing was ever put into: there are few of those.

@@ -36,7 +36,7 @@ class Unknown:
 
 
 class GroupHolders:
-    """Those of one group."""
+    """Holders of a group."""
 
     __slots__ = ("clients", "holding", "unknown")
 
@@ -49,7 +49,7 @@ class GroupHolders:
 
 
 class Holders:
-    """All holders. Their counts are kept up to date, never computed by a scan.
+    """Holders of open deliveries. Their counts are kept up to date, never computed by a scan.
 
     Args:
         holders_max: see `HOLDERS_MAX`.
@@ -93,7 +93,7 @@ class Holders:
         return found
 
     def opened(self, delivery: Delivery, messages: int) -> None:
-        """Record that a delivery was opened, and a client has so many messages of it."""
+        """Record a delivery that was opened, with the number of its messages."""
         holder = delivery.holder
         if holder is None:
             of_group = self._of_group(delivery.group)
@@ -109,7 +109,7 @@ class Holders:
         holder.deliveries[delivery.id] = delivery
 
     def ended(self, delivery: Delivery, messages: int, *, is_closed: bool) -> None:
-        """Record that a client has so many messages of a delivery no more.
+        """Record messages of a delivery that a client has no longer.
 
         Args:
             delivery: of the messages.
@@ -155,7 +155,7 @@ class Holders:
         of_group = self._groups.get(group)
         return 0 if of_group is None else of_group.holding
 
-    def clients_of_each(self) -> dict[str, int]:
+    def clients_by_group(self) -> dict[str, int]:
         """Return the number of clients with messages of each group that has some."""
         return {group: each.holding for group, each in self._groups.items() if each.holding}
 

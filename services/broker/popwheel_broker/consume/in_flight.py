@@ -149,7 +149,7 @@ class InFlight:
             topic: that consumers asked for; empty for all topics.
             group: of the messages; empty for all groups.
             begin: the first place to return.
-            messages_max: so many at the most.
+            messages_max: limit of the messages.
             client_id: which client of the group; empty for all clients.
         """
         if group and topic and (group, topic) not in self._table.in_flight:

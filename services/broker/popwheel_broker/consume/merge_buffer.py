@@ -17,7 +17,7 @@ from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_common.shares import room
 
-_LET_GO_AT_ONCE = 10_000
+_EVICTED_AT_ONCE = 10_000
 _NEW_GROUPS_SHARE = 0.9
 _SET_BY_HAND_MAX = 10_000
 
@@ -51,7 +51,7 @@ class ProgressChanges:
             queues = self.offsets[group] = {}
         queues[queue] = offsets
 
-    def group_gone(self, group: str) -> None:
+    def group_deleted(self, group: str) -> None:
         """Record that a group has no progress any more."""
         self.gone_groups.add(group)
         self.offsets.pop(group, None)
@@ -65,7 +65,7 @@ class ProgressChanges:
 
 
 class QueueProgress:
-    """One group in one queue, as it is now: to be used at once, unless a delivery keeps its offset back.
+    """Progress of a group in a queue, as it is now: to be used at once, unless a delivery keeps its offset back.
 
     Args:
         group: the group.
@@ -221,9 +221,9 @@ class MergeBuffer:
         progress.waiting.append(delivery)
         self._of_delivery[delivery.id] = progress
         self._stalled.setdefault(progress.group, {})[progress.queue] = progress
-        self._keep(progress)
+        self._store_progress(progress)
         if len(self._of_delivery) > self._deliveries_max:
-            self._let_go_first(progress)
+            self._evict_first(progress)
 
     def skipped(self, progress: QueueProgress, next_offset: int) -> None:
         """Record that a pop has read up to `next_offset` and its filter wanted nothing of it."""
@@ -233,7 +233,7 @@ class MergeBuffer:
             progress.waiting[-1].next_offset = next_offset
         else:
             progress.committed = max(progress.committed, next_offset)
-        self._keep(progress)
+        self._store_progress(progress)
 
     def read_to(self, group: str, queue: ConsumeQueue, next_offset: int) -> None:
         """Record that a pop has read up to here, by the log: nothing keeps it back, open messages are left to
@@ -250,7 +250,7 @@ class MergeBuffer:
             return False
         progress.committed = max(progress.committed, committed)
         progress.popped = max(progress.popped, popped)
-        self._keep(progress)
+        self._store_progress(progress)
         return True
 
     def commit(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
@@ -263,8 +263,8 @@ class MergeBuffer:
         """
         progress = self.of(group, queue)
         progress.committed = offset
-        self._keep(progress)
-        self._note_set(group, queue, position)
+        self._store_progress(progress)
+        self._record_set(group, queue, position)
 
     def reset(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
         """Set a group's offset, whatever it has read before. No delivery of the queue keeps its offset back any more.
@@ -278,10 +278,10 @@ class MergeBuffer:
             self._resume(stalled)
         progress = self.of(group, queue)
         progress.committed = progress.popped = offset
-        self._keep(progress)
-        self._note_set(group, queue, position)
+        self._store_progress(progress)
+        self._record_set(group, queue, position)
 
-    def _note_set(self, group: str, queue: ConsumeQueue, position: int) -> None:
+    def _record_set(self, group: str, queue: ConsumeQueue, position: int) -> None:
         if position >= 0:
             self._set_by_hand[group, queue] = position
             self._set_by_hand.move_to_end((group, queue))
@@ -306,16 +306,16 @@ class MergeBuffer:
         if progress is not None:
             self._advance(progress)
 
-    def let_go(self, now_ms: int) -> bool:
+    def evict(self, now_ms: int) -> bool:
         """Drop the deliveries that have been here for long enough (`PopClock`), some at a time; return if there are
         more.
         """
-        for _ in range(_LET_GO_AT_ONCE):
+        for _ in range(_EVICTED_AT_ONCE):
             progress = next(iter(self._of_delivery.values()), None)
             # The oldest of all is the oldest of its queue.
             if progress is None or not progress.waiting or progress.waiting[0].pop_time_ms + self._stay_ms > now_ms:
                 return False
-            self._let_go_first(progress)
+            self._evict_first(progress)
         return True
 
     def forget_group(self, group: str) -> None:
@@ -325,7 +325,7 @@ class MergeBuffer:
         self._pairs -= len(self._offsets.pop(group, ()))
         assert self._pairs >= 0, "more pairs are gone than there were"
         for changes in self._watched:
-            changes.group_gone(group)
+            changes.group_deleted(group)
 
     def forget_queues(self, queues: Iterable[ConsumeQueue], groups: Iterable[str] | None = None) -> None:
         """Drop the progress of groups in the queues of a deleted topic.
@@ -356,7 +356,7 @@ class MergeBuffer:
         for delivery in progress.waiting or ():
             self._of_delivery.pop(delivery.id, None)
 
-    def _let_go_first(self, progress: QueueProgress) -> None:
+    def _evict_first(self, progress: QueueProgress) -> None:
         if progress.waiting:
             delivery = progress.waiting.popleft()
             self._of_delivery.pop(delivery.id, None)
@@ -379,7 +379,7 @@ class MergeBuffer:
         if not stalled:
             self._stalled.pop(progress.group, None)
 
-    def _keep(self, progress: QueueProgress) -> None:
+    def _store_progress(self, progress: QueueProgress) -> None:
         group, queue, offsets = progress.group, progress.queue, progress.offsets
         queues = self._offsets.get(group)
         if queues is None:

@@ -55,7 +55,7 @@ class _Round:
         """Positions whose times are not known."""
         self.times_ms: dict[int, int | None] = {}
 
-    def note(self, labels: Labels, position: int, *, waits: bool) -> None:
+    def record(self, labels: Labels, position: int, *, waits: bool) -> None:
         """Record that a message was found."""
         for firsts in (self.waiting, self.unacked) if waits else (self.unacked,):
             firsts[labels] = min(position, firsts.get(labels, position))
@@ -118,7 +118,7 @@ class OldestMessages:
     def _is_over(self, now: _Round) -> bool:
         """Take the next step of a round, if there is one; what can't be read for now is tried again."""
         if now.queue is not None:
-            self._look_at_queue(now, now.groups[-1], now.queue)
+            self._scan_queue(now, now.groups[-1], now.queue)
             now.queue = None
         elif now.queues is not None:
             try:
@@ -133,7 +133,7 @@ class OldestMessages:
             if delivery.open_bits:
                 waits = delivery.is_blocked
                 topic = names.client_topic(delivery.topic) if delivery.lines else delivery.topic
-                now.note((delivery.group, topic), delivery.first_position, waits=waits)
+                now.record((delivery.group, topic), delivery.first_position, waits=waits)
         elif now.revive_queues:
             now.deliveries = self._state.table.in_queue(now.revive_queues.pop())
         elif now.unread is None:
@@ -147,7 +147,7 @@ class OldestMessages:
             return True
         return False
 
-    def _look_at_queue(self, now: _Round, group: str, queue: ConsumeQueue) -> None:
+    def _scan_queue(self, now: _Round, group: str, queue: ConsumeQueue) -> None:
         progress = self._state.merge_buffer.of(group, queue)
         was_dropped = progress.is_new and self._store.queue(queue.topic, queue.queue_id) is not queue
         if was_dropped or not progress.available_at_most:
@@ -158,4 +158,4 @@ class OldestMessages:
             return  # the queue stands still, which the metrics show
         if entries:
             topic = names.lite_parent(queue.topic) if queue.is_lite else queue.topic
-            now.note((group, topic), entries[0].position, waits=True)
+            now.record((group, topic), entries[0].position, waits=True)

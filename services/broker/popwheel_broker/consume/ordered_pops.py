@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from popwheel_broker.consume.delivery import Delivery, Origin, close_record, delivery_record, renewal_record
 from popwheel_broker.consume.delivery_messages import DeliveryMessages
-from popwheel_broker.consume.lines import Lines, Member, revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
+from popwheel_broker.consume.message_group_queues import Member, MessageGroupQueues, revive_queue_of
 from popwheel_broker.consume.pop_clock import PopClock
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.receives import Receives
@@ -56,9 +56,9 @@ class OrderedPops:
         """The receives that have delivered messages."""
 
     @property
-    def lines(self) -> Lines:
+    def message_group_queues(self) -> MessageGroupQueues:
         """Message-group queues with unacknowledged messages."""
-        return self._state.table.lines
+        return self._state.table.message_group_queues
 
     def take_ready(self, group: str, topic: str, budget: Budget, taken: list[Taken]) -> None:
         """Take blocked messages that are the first of their message-group queues now.
@@ -67,7 +67,7 @@ class OrderedPops:
             StatusError: the disk is full.
         """
         by_queue: dict[int, list[Member]] = {}
-        for member in self.lines.heads(group, topic, budget.messages):
+        for member in self.message_group_queues.heads(group, topic, budget.messages):
             by_queue.setdefault(member[0].queue_id, []).append(member)
         gone: dict[Delivery, int] = {}
         for queue_id, members in by_queue.items():
@@ -144,10 +144,10 @@ class OrderedPops:
         group, topic = request.group, request.topic
         budget.scan_entries = min(budget.scan_entries, _READ_MAX)
         while not budget.is_spent:
-            room = self.lines.room(group, topic)
+            room = self.message_group_queues.room(group, topic)
             if not room:
                 if progress.available_at_most:
-                    self.lines.pause(group, topic)
+                    self.message_group_queues.pause(group, topic)
                 return
             before, asked = len(taken), budget.messages
             budget.messages = min(asked, room)
@@ -171,7 +171,7 @@ class OrderedPops:
         """Find the message-group queues of messages; return the indexes of those that may be delivered."""
         taken.lines = tuple(self._lines_of(taken))
         taken.attempts = (0,) * len(taken.lines)
-        lines = self.lines.of_queue(request.group, request.topic, taken.progress.queue.queue_id)
+        lines = self.message_group_queues.of_queue(request.group, request.topic, taken.progress.queue.queue_id)
         met: set[int] = set()
         free: list[int] = []
         for index, key in enumerate(taken.lines):

@@ -32,11 +32,11 @@ class PopClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._noted_ms = 0
+        self._recorded_ms = 0
         self._ahead_ms = 0
         self._is_set = False
 
-    def note(self, time_ms: int, *, is_news: bool) -> None:
+    def record(self, time_ms: int, *, is_news: bool) -> None:
         """Record the time of a record; earlier times occur again with copies of records.
 
         Args:
@@ -44,9 +44,9 @@ class PopClock:
             is_news: whether the master has just sent the record: then its time is now, however late it is here. How
                 long ago a record was written that was read from the log is unknown.
         """
-        if time_ms <= self._noted_ms:
+        if time_ms <= self._recorded_ms:
             return
-        self._noted_ms = time_ms
+        self._recorded_ms = time_ms
         if is_news or not self._is_set or time_ms > self.now_ms():
             self._ahead_ms = time_ms - self._clock.steady_ms()
             self._is_set = True

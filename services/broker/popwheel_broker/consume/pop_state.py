@@ -70,7 +70,7 @@ class PopState:
         stay_ms: see `MergeBuffer`.
         deliveries_max: see `MergeBuffer`.
         pairs_max: see `MergeBuffer`.
-        blocked_max: see `Lines`.
+        blocked_max: see `MessageGroupQueues`.
         queue: gives a queue of the store by its topic and number.
         events_max: see `DeliveryEvents`.
     """
@@ -236,7 +236,7 @@ class PopState:
         delivery = self.table.get(delivery_id)
         open_bits = 0 if delivery is None else delivery.open_bits & bits
         if delivery is not None and open_bits:
-            self.acked.note(delivery, open_bits, call)
+            self.acked.record(delivery, open_bits, call)
             self._close(delivery_id, open_bits)
         elif call:
             self.acked.name(delivery_id, bits, call)

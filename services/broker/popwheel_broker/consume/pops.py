@@ -1,17 +1,17 @@
 """The pop: takes messages for a group, writes their delivery to the log, and returns them with receipt handles."""
 
 import random
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from popwheel_broker.consume import delivered_message
 from popwheel_broker.consume.delivery import MESSAGES_MAX, Delivery, delivery_record
 from popwheel_broker.consume.delivery_events import DELIVERED, UNKNOWN_ATTEMPTS
 from popwheel_broker.consume.delivery_messages import DeliveryMessages
 from popwheel_broker.consume.group_filters import GroupFilters
-from popwheel_broker.consume.lines import revive_queue_of
 from popwheel_broker.consume.merge_buffer import Popped, QueueProgress
+from popwheel_broker.consume.message_group_queues import revive_queue_of
 from popwheel_broker.consume.ordered_pops import OrderedPops
 from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.priority_pops import PriorityPops
@@ -37,7 +37,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 
 _RETRY_FIRST_ONE_IN = 5
-_TURN_BITS = 32
+_ROTATION_BITS = 32
 _ANY_QUEUE = -1
 QUEUEING_BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 30_000, 300_000, 3_600_000)
 
@@ -52,6 +52,19 @@ class Standstill(NamedTuple):
 
     min_offset: int
     why: str
+
+
+class Ending(Protocol):
+    """Decision which messages end when they are to be delivered."""
+
+    def concerns(self, topic: str) -> bool:
+        """Return whether messages of a topic may end so."""
+
+    def ended(self, delivery: Delivery, stored: Mapping[int, StoredRecord], now_ms: int) -> Mapping[int, StoredRecord]:
+        """Return those messages of a delivery, by index, that end at a time of the wall clock."""
+
+    def end(self, delivery: Delivery, ended: Mapping[int, StoredRecord]) -> None:
+        """End them. Raises StatusError: the disk is full; what has not ended is unchanged."""
 
 
 class Pops:
@@ -73,6 +86,7 @@ class Pops:
         self._topics = topics = context.topics
         self._options = options
         self._clock = clock = context.clock
+        self._wall_clock = wall_clock
         self._random = random_source
         self._broker_name = context.broker_name
         self._quarantine = context.quarantine
@@ -87,36 +101,39 @@ class Pops:
             store, state.merge_buffer, options.priority_wait_ms, wall_clock, self.take, self.stands_still
         )
         """Pops of topics of type PRIORITY."""
+        self.ending: Ending | None = None
+        self.ended = 0
+        """Number of messages that ended as they were to be delivered."""
         self.damaged: dict[ConsumeQueue, Standstill] = {}
         self.queueing = Histogram(QUEUEING_BOUNDS_MS)
         """Times that messages waited for their first delivery."""
 
-    def turn(self) -> int:
+    def rotation(self) -> int:
         """Return a random number for a call: all of its tries begin with the same queue. Else a queue that has to be
         read from the device would seldom be the first of the last try.
         """
-        return self._random.getrandbits(_TURN_BITS)
+        return self._random.getrandbits(_ROTATION_BITS)
 
-    def pop(self, request: PopRequest, turn: int) -> PopAnswer:
+    def pop(self, request: PopRequest, rotation: int) -> PopAnswer:
         """Deliver up to `max_messages` messages and hide them from the group; never waits.
 
         Args:
             request: the pop.
-            turn: decides which queue comes first.
+            rotation: decides which queue comes first.
 
         Raises:
             StatusError: too many messages are in flight already, the filter is invalid, there is no cluster state from
                 the controller yet, the disk is full, there is no room for more progress, or nothing is left but queues
                 that stand still; nothing was delivered.
         """
-        self.recent_polls.note(request.group, request.topic, request.client_id, self._clock.now_ms())
+        self.recent_polls.record(request.group, request.topic, request.client_id, self._clock.now_ms())
         if self._view.is_paused(request.group, request.topic):
             return self.again(request)  # the poll waits until the group or topic is resumed
         if self._state.revoking and (request.group, request.topic) in self._state.revoking:
             return PopAnswer()  # polls are notified when that has ended
         room = self.room(request.group)
         wanted = wanted_by(request.filter)
-        differ = self.group_filters.note(request.group, request.topic, request.filter, wanted, self._clock.now_ms())
+        differ = self.group_filters.record(request.group, request.topic, request.filter, wanted, self._clock.now_ms())
         passed_over = self._passed_over
         options = self._options
         budget = Budget(
@@ -126,7 +143,7 @@ class Pops:
         levels = request.levels if known is None else levels_of(known)
         count = max(1, levels) if known is None else known.queues
         queue_id = _ANY_QUEUE if levels else request.queue_id
-        retries, queues = self._sources(request.group, request.topic, queue_id, turn, count)
+        retries, queues = self._sources(request.group, request.topic, queue_id, rotation, count)
         is_ordered = self._is_ordered(request.group, request.topic) or request.ordered
         taken: list[Taken] = []
         if is_ordered:
@@ -135,7 +152,7 @@ class Pops:
                 answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
                 return answer
             self.ordered.take_ready(request.group, request.topic, budget, taken)
-        retries_first = turn % _RETRY_FIRST_ONE_IN == 0
+        retries_first = rotation % _RETRY_FIRST_ONE_IN == 0
         priority_turn = None
         if levels:
             pair = (request.group, request.topic)
@@ -158,7 +175,7 @@ class Pops:
         if taken:
             self.deliver(request, taken, answer, is_remembered=bool(levels) and is_ordered)
             if priority_turn is not None:
-                self.priorities.note(priority_turn)
+                self.priorities.record(priority_turn)
         else:
             self.check_standstill(retries, queues)
             if self._lacks_room(queues):
@@ -166,7 +183,7 @@ class Pops:
         if differ:
             self.group_filters.passed_over += self._passed_over - passed_over
         if queue_id >= 0:
-            retries, queues = self._sources(request.group, request.topic, _ANY_QUEUE, turn, count)
+            retries, queues = self._sources(request.group, request.topic, _ANY_QUEUE, rotation, count)
         answer.waiting = self._waiting(request.group, request.topic, retries, queues, wanted)
         return answer
 
@@ -182,7 +199,7 @@ class Pops:
     def _is_ordered(self, group: str, topic: str) -> bool:
         """Return whether a group consumes in order; also for an unknown one while it has messages in order."""
         known = self._view.groups.get(group)
-        return (known is not None and known.fifo) or self.ordered.lines.has(group, topic)
+        return (known is not None and known.fifo) or self.ordered.message_group_queues.has(group, topic)
 
     def again(self, request: PopRequest) -> PopAnswer:
         """Return the messages that an earlier try of this receive got and still has, if any."""
@@ -238,7 +255,7 @@ class Pops:
         queues: Sequence[QueueProgress],
         wanted: Wanted,
     ) -> int:
-        lines = self.ordered.lines
+        lines = self.ordered.message_group_queues
         ahead = sum(progress.available_at_most for progress in queues if not self.stands_still(progress.queue))
         if wanted is not None:
             ahead = min(ahead, 1)
@@ -250,7 +267,7 @@ class Pops:
         return ahead
 
     def _sources(
-        self, group: str, topic: str, queue_id: int, turn: int, count: int
+        self, group: str, topic: str, queue_id: int, rotation: int, count: int
     ) -> tuple[Sequence[QueueProgress], Sequence[QueueProgress]]:
         """Return the queues of the group's retry topic: one, or one for each priority level; and the queue of the topic
         that was asked for, or all `count` of them, beginning with the one in turn.
@@ -261,7 +278,7 @@ class Pops:
         if queue_id >= 0:
             numbers: Sequence[int] = (queue_id,)
         else:
-            first = turn // _RETRY_FIRST_ONE_IN % count
+            first = rotation // _RETRY_FIRST_ONE_IN % count
             numbers = (*range(first, count), *range(first))
         queues = [progress_in(group, queue) for number in numbers if (queue := store.queue(topic, number)) is not None]
         return retries, queues
@@ -388,12 +405,13 @@ class Pops:
         common = delivered_message.common_properties(self._broker_name, request.invisible_ms)
         add_event, stored_ms = self._state.events.add, appended.store_time_ms
         for each, delivery, position in zip(taken, deliveries, appended.positions, strict=True):
-            add_event(stored_ms, position, DELIVERED, delivery, delivery.open_bits, _attempts_of(each))
+            delivered = delivery.open_bits
             if each.records and each.origin == receipt.FROM_TOPIC and not any(each.attempts):
                 self._count_queueing(each.records, appended.store_time_ms)
             maker = self._maker(delivery)
             given = [maker.handle(offset) for offset in each.offsets]
-            self._answer(delivery, range(len(given)), each.records, common, given, answer)
+            ended = self._answer(delivery, range(len(given)), each.records, common, given, answer)
+            add_event(stored_ms, position, DELIVERED, delivery, delivered & ~ended, _attempts_of(each))
         if request.attempt_id:
             self.ordered.receives.add(request, [each for each in deliveries if each.lines or is_remembered])
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
@@ -416,20 +434,39 @@ class Pops:
         common: bytes,
         handles: Sequence[str],
         answer: PopAnswer,
-    ) -> None:
-        """Put messages of a delivery into an answer; `records` is None if one of them could not be read with the
-        others.
+    ) -> int:
+        """Put messages of a delivery into an answer; return the bits of those that ended instead. `records` is None if
+        one of them could not be read with the others.
         """
+        ended = 0
+        ending = self.ending
+        if ending is not None and records is not None and ending.concerns(delivery.topic):
+            ended = self._end(ending, delivery, dict(zip(indexes, records, strict=True)))
+            living = [number for number, index in enumerate(indexes) if not ended >> index & 1]
+            indexes, records, handles = (
+                [indexes[number] for number in living],
+                [records[number] for number in living],
+                [handles[number] for number in living],
+            )
         try:
             with RECORD_STEP:
                 messages = None if records is None else delivered_message.popped_messages(records, common, handles)
         except RecordFaultError:
             messages = None
         if messages is None:
-            self._answer_one_by_one(delivery, indexes, common, handles, answer)
-        else:
-            answer.handles += handles
-            answer.messages += messages
+            return ended | self._answer_one_by_one(delivery, indexes, common, handles, answer)
+        answer.handles += handles
+        answer.messages += messages
+        return ended
+
+    def _end(self, ending: Ending, delivery: Delivery, stored: Mapping[int, StoredRecord]) -> int:
+        """End the messages of a delivery that are not to be delivered; return their bits."""
+        ended = ending.ended(delivery, stored, self._wall_clock.wall_ms())
+        if ended:
+            self.ended += len(ended)
+            with suppress(StatusError):  # the disk is full: it is tried again when they come due
+                ending.end(delivery, ended)
+        return sum(1 << index for index in ended)
 
     def _answer_one_by_one(
         self,
@@ -438,8 +475,12 @@ class Pops:
         common: bytes,
         handles: Sequence[str],
         answer: PopAnswer,
-    ) -> None:
-        """Put the readable messages of a delivery into an answer, and the others into quarantine."""
+    ) -> int:
+        """Put the readable messages of a delivery into an answer, and the others into quarantine; return the bits of
+        those that ended instead.
+        """
+        all_ended = 0
+        ending = self.ending if self.ending is not None and self.ending.concerns(delivery.topic) else None
         for index, handle in zip(indexes, handles, strict=True):
             stored = None
             try:
@@ -454,9 +495,12 @@ class Pops:
                 # It is redelivered when it is due, and that waits for the device, or for repair.
                 self._suspend(delivery, index)
                 continue
-            if messages:
+            ended = 0 if stored is None or ending is None else self._end(ending, delivery, {index: stored})
+            all_ended |= ended
+            if messages and not ended:
                 answer.handles.append(handle)
                 answer.messages += messages
+        return all_ended
 
     def _suspend(self, delivery: Delivery, index: int) -> None:
         """Record that a delivery is no attempt: no client got a message of a message-group queue (P5)."""

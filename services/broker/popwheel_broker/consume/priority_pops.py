@@ -22,7 +22,7 @@ from popwheel_common.errors import CorruptDataError
 
 HEADS_MAX = 10_000
 """Limit of pairs of a group and a priority level with a tracked head-of-line wait."""
-TURNS_MAX = 10_000
+ROTATIONS_MAX = 10_000
 """Limit of pairs of a group and a topic with a tracked turn."""
 
 _NOBODY, _HIGHEST, _OVERDUE = 0, -1, 1
@@ -62,7 +62,7 @@ class Source(NamedTuple):
         return self.progress.queue.queue_id
 
 
-class PriorityTurn(NamedTuple):
+class PriorityRotation(NamedTuple):
     """Decision of a pop about overdue messages, to be recorded once it has delivered what it took.
 
     Args:
@@ -107,7 +107,7 @@ class PriorityPops:
         self._take = take
         self._stands_still = stands_still
         self._heads: OrderedDict[tuple[str, ConsumeQueue], tuple[int, int]] = OrderedDict()
-        self._turns: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._rotations: OrderedDict[tuple[str, str], int] = OrderedDict()
         self.overdue = 0
 
     @property
@@ -116,9 +116,9 @@ class PriorityPops:
         return len(self._heads)
 
     @property
-    def turns(self) -> int:
-        """Number of groups and topics with a tracked turn, of `TURNS_MAX`."""
-        return len(self._turns)
+    def rotations(self) -> int:
+        """Number of groups and topics with a tracked turn, of `ROTATIONS_MAX`."""
+        return len(self._rotations)
 
     def take(
         self,
@@ -130,7 +130,7 @@ class PriorityPops:
         taken: list[Taken],
         *,
         retries_first: bool,
-    ) -> PriorityTurn | None:
+    ) -> PriorityRotation | None:
         """Take messages from the highest level down, overdue ones first.
 
         Args:
@@ -166,16 +166,16 @@ class PriorityPops:
             return turn._replace(next=_HIGHEST)
         return turn
 
-    def note(self, turn: PriorityTurn) -> None:
+    def record(self, turn: PriorityRotation) -> None:
         """Record the turn: what was taken is delivered."""
         self.overdue += turn.overdue
         if turn.next == _NOBODY:
-            self._turns.pop(turn.pair, None)
+            self._rotations.pop(turn.pair, None)
             return
-        self._turns[turn.pair] = turn.next
-        self._turns.move_to_end(turn.pair)
-        if len(self._turns) > TURNS_MAX:
-            self._turns.popitem(last=False)
+        self._rotations[turn.pair] = turn.next
+        self._rotations.move_to_end(turn.pair)
+        if len(self._rotations) > ROTATIONS_MAX:
+            self._rotations.popitem(last=False)
 
     def _has_more(self, source: Source, read_to: int | None) -> bool:
         """Return whether there are messages behind an offset, or behind the group's, that a pop may have."""
@@ -227,9 +227,9 @@ class PriorityPops:
         overdue: Sequence[Source],
         budget: Budget,
         taken: list[Taken],
-    ) -> PriorityTurn:
+    ) -> PriorityRotation:
         """Take overdue messages, up to half of what may be taken."""
-        now = self._turns.get(pair, _NOBODY)
+        now = self._rotations.get(pair, _NOBODY)
         share = 0 if now == _HIGHEST else (budget.messages + now) // 2
         part = Budget(share, budget.scan_entries // 2, max(1, budget.response_bytes // 2))
         before = (part.scan_entries, part.response_bytes)
@@ -240,16 +240,16 @@ class PriorityPops:
             at = len(taken)
             self._take(source.progress, source.origin, source.wanted, part, taken, None)
             if len(taken) > at:
-                self._keep_overdue(taken, part)
+                self._retain_overdue(taken, part)
             if len(taken) > at:
                 count += len(taken[-1].offsets)
         budget.messages -= count
         budget.scan_entries -= before[0] - part.scan_entries
         budget.response_bytes -= before[1] - part.response_bytes
         # A level that was skipped, as the pop was too small for both, is the next.
-        return PriorityTurn(pair, _NOBODY if count else _OVERDUE, count)
+        return PriorityRotation(pair, _NOBODY if count else _OVERDUE, count)
 
-    def _keep_overdue(self, taken: list[Taken], budget: Budget) -> None:
+    def _retain_overdue(self, taken: list[Taken], budget: Budget) -> None:
         """Keep the overdue ones of the messages taken last, and drop the rest.
 
         Those behind them are not overdue, as queues are in order of time.

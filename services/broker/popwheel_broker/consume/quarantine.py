@@ -50,7 +50,7 @@ class Quarantine:
         self._store = store
         self._state = state
         self._topics = topics
-        self._entries_max = entries_max
+        self.entries_max = entries_max
         self._leads = leads
         self.table = QuarantineTable()
         self.faults: Counter[Step] = Counter()
@@ -136,7 +136,7 @@ class Quarantine:
         )
         self._put(entry, stored, [])
 
-    def note(
+    def record(
         self, step: Step, position: int, topic: str, queue_id: int, queue_offset: int, fault: RecordFaultError
     ) -> None:
         """Record that a record failed and stays where it is; once while that is known, and on a master only.
@@ -159,8 +159,8 @@ class Quarantine:
     def fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
         """Record that a record of the log could not be folded in; the fold skips it."""
         self.count(Step.FOLD, found.position, fault)
-        if len(self.table) < self._entries_max:
-            self.table.note_fault(
+        if len(self.table) < self.entries_max:
+            self.table.record_fault(
                 QuarantineEntry(
                     Step.FOLD,
                     EntryFlag(0),
@@ -193,7 +193,7 @@ class Quarantine:
     def _put(self, entry: QuarantineEntry, stored: StoredRecord | None, more: list[Record]) -> None:
         self.count(entry.step, entry.position, RecordFaultError(entry.reason))
         holder, shares = holder_of(entry), self.table.shares
-        if not shares.room(holder, self._entries_max):
+        if not shares.room(holder, self.entries_max):
             raise StatusError(
                 Code.TOO_MANY_REQUESTS,
                 f"{len(self.table)} messages are in quarantine, {shares.share(holder)} of {holder or 'no topic'}: "

@@ -190,7 +190,7 @@ class QuarantineEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredEntry:
     """Content of a QUARANTINE record.
 
     Args:
@@ -206,7 +206,7 @@ class Kept:
     payload: bytes
 
 
-def decode_kept(found: StoredRecord) -> Kept:
+def decode_stored_entry(found: StoredRecord) -> StoredEntry:
     """Read a QUARANTINE record.
 
     Raises:
@@ -249,7 +249,7 @@ def decode_kept(found: StoredRecord) -> Kept:
         found.position,
         found.length,
     )
-    return Kept(entry, kind, inner_origin, body[at:])
+    return StoredEntry(entry, kind, inner_origin, body[at:])
 
 
 def encode_end(key: bytes) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from popwheel_broker.consume.quarantine_entry import QuarantineEntry, Step, decode_end, decode_kept
+from popwheel_broker.consume.quarantine_entry import QuarantineEntry, Step, decode_end, decode_stored_entry
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import NONE, decode_delay, fired_origin
 from popwheel_common.contract import names
@@ -16,7 +16,7 @@ _OF_ENTRIES: Final = frozenset((RecordKind.MESSAGE, RecordKind.TIMER, RecordKind
 
 
 class QuarantineTable:
-    """All entries, by their keys, the oldest first."""
+    """Entries, by their keys, the oldest first."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, QuarantineEntry] = {}
@@ -46,7 +46,7 @@ class QuarantineTable:
         """Return whether a delayed message is in quarantine, by the position of its first record."""
         return any(entry.root == root and entry.is_timer for entry in self)
 
-    def note_fault(self, entry: QuarantineEntry) -> None:
+    def record_fault(self, entry: QuarantineEntry) -> None:
         """Add an entry for a record of the log that could not be applied. It has no record: every replica fails
         alike.
         """
@@ -86,22 +86,22 @@ class QuarantineTable:
     def apply(self, found: StoredRecord) -> None:
         """See `Fold`."""
         if found.kind == RecordKind.QUARANTINE:
-            self._add(decode_kept(found).entry)
+            self._add(decode_stored_entry(found).entry)
         elif found.kind == RecordKind.QUARANTINE_END:
             self._end(decode_end(found.payload), found.position)
         elif found.kind == RecordKind.MESSAGE:
-            self._gone_its_way(found.origin, found.position)
+            self._end_origin(found.origin, found.position)
         elif found.kind == RecordKind.TIMER:
             predecessor = decode_delay(found.origin).predecessor
             if predecessor != NONE:
-                self._gone_its_way(fired_origin(predecessor), found.position)
+                self._end_origin(fired_origin(predecessor), found.position)
         elif found.kind == RecordKind.FORGET_TOPIC:
             self._forget_topic(found.payload.decode())
         elif found.kind == RecordKind.FORGET_GROUP:
             group = found.payload.decode()
-            self._keep(lambda entry: entry.group != group)
+            self._retain(lambda entry: entry.group != group)
 
-    def _gone_its_way(self, origin: bytes, position: int) -> None:
+    def _end_origin(self, origin: bytes, position: int) -> None:
         """End the entry of an origin: the record at a position is what it was released to. A failed recall is under the
         same key, and stays.
         """
@@ -120,11 +120,11 @@ class QuarantineTable:
 
     def retain(self, start_position: int) -> None:
         """Remove entries before the position where the log begins now."""
-        self._keep(lambda entry: entry.stored_position >= start_position)
+        self._retain(lambda entry: entry.stored_position >= start_position)
 
-    def _keep(self, is_kept: Callable[[QuarantineEntry], bool]) -> None:
+    def _retain(self, is_retained: Callable[[QuarantineEntry], bool]) -> None:
         if self._entries:
-            self._take_up({key: entry for key, entry in self._entries.items() if is_kept(entry)})
+            self._take_up({key: entry for key, entry in self._entries.items() if is_retained(entry)})
 
     def _take_up(self, entries: dict[bytes, QuarantineEntry]) -> None:
         self._entries, self._of_topic, self.shares = {}, {}, Shares()

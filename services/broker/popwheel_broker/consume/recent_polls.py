@@ -20,7 +20,7 @@ class RecentPolls:
     def __len__(self) -> int:
         return len(self._polls)
 
-    def note(self, group: str, topic: str, client_id: str, now_ms: int) -> None:
+    def record(self, group: str, topic: str, client_id: str, now_ms: int) -> None:
         """Remember a pop, and forget one that is too long ago."""
         polls = self._polls
         key = (group, topic, client_id)

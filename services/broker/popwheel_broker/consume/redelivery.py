@@ -3,6 +3,7 @@
 from google.protobuf.message import DecodeError
 
 from popwheel_broker.consume.delivery import Delivery, Origin
+from popwheel_broker.consume.store_time import with_first_stored
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_common.contract import names
 from popwheel_common.contract.send_id import without_send_id
@@ -27,7 +28,7 @@ def redelivered(delivery: Delivery, index: int, stored: StoredRecord, *, attempt
         index: of the message.
         stored: the message.
         attempted: whether the delivery that ends now counts as an attempt.
-        attempts_max: after so many attempts it is a dead letter.
+        attempts_max: number of attempts after which it is a dead letter.
     """
     attempts = stored.attempts + (1 if attempted else 0)
     retry_topic = retry_topic_of(delivery)
@@ -38,7 +39,7 @@ def redelivered(delivery: Delivery, index: int, stored: StoredRecord, *, attempt
         topic=retry_topic,
         queue_id=_level_of(delivery, stored),
         payload=stored.payload,
-        system_properties=stored.system_properties,
+        system_properties=with_first_stored(stored),
         tag_hash=stored.tag_hash,
         attempts=attempts,
         origin=Origin(delivery.id, index).encode(),

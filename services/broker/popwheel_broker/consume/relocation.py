@@ -14,6 +14,7 @@ from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery
 from popwheel_broker.consume.quarantine import Quarantine
 from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.revive_table import ReviveTable
+from popwheel_broker.consume.store_time import with_first_stored
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
@@ -25,7 +26,7 @@ _DELIVERIES_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One delivery whose messages were copied.
+    """A delivery whose messages were copied.
 
     Args:
         delivery: the delivery.
@@ -159,7 +160,7 @@ def _copy(stored: StoredRecord, revive_topic: str, revive_queue: int) -> Record:
         revive_topic,
         revive_queue,
         stored.payload,
-        stored.system_properties,
+        with_first_stored(stored),
         stored.tag_hash,
         stored.attempts,
     )

@@ -13,7 +13,7 @@ from typing import TypeVar
 from popwheel_broker.consume.delivery import REVIVE_QUEUES, Delivery, bit_indexes
 from popwheel_broker.consume.delivery_orders import DeliveryIndex, DeliverySequence, LogStretches
 from popwheel_broker.consume.holders import Holders
-from popwheel_broker.consume.lines import Lines
+from popwheel_broker.consume.message_group_queues import MessageGroupQueues
 from popwheel_common.contract import names
 from popwheel_common.shares import Shares
 
@@ -34,10 +34,10 @@ _Key = TypeVar("_Key")
 
 
 class ReviveTable:
-    """All open deliveries, by revive queue and id.
+    """Open deliveries, by revive queue and id.
 
     Args:
-        blocked_max: see `Lines`.
+        blocked_max: see `MessageGroupQueues`.
     """
 
     def __init__(self, blocked_max: int = _BLOCKED_MAX) -> None:
@@ -53,7 +53,7 @@ class ReviveTable:
         self._by_group = DeliveryIndex(lambda each: each.group)
         self._lasting_by_topic = DeliveryIndex(lambda each: each.topic)
         """Deliveries that do not lapse when their topic is deleted: messages were copied, or are blocked."""
-        self.lines = Lines(blocked_max)
+        self.message_group_queues = MessageGroupQueues(blocked_max)
         """Message-group queues of ordered groups."""
         self.holders = Holders()
         """Holders of delivered messages."""
@@ -147,7 +147,7 @@ class ReviveTable:
             if delivery.copies or delivery.is_blocked:
                 self._lasting_by_topic.add(delivery)
             if delivery.lines:
-                self.lines.add(delivery)
+                self.message_group_queues.add(delivery)
             messages = delivery.open_bits.bit_count()
             self._count(delivery, messages)
             if not delivery.is_blocked:
@@ -170,7 +170,7 @@ class ReviveTable:
         self._count(delivery, -messages)
         delivery.open_bits &= ~bits
         if delivery.lines:
-            self.lines.remove(delivery, closed)
+            self.message_group_queues.remove(delivery, closed)
         if not delivery.is_blocked:
             self.holders.ended(delivery, messages, is_closed=not delivery.open_bits)
         if delivery.open_bits:

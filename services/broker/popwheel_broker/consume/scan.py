@@ -7,7 +7,7 @@ that passes, so it must not be skipped (S7).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from popwheel_broker.consume.sql_filter import Looks, SqlFilter
+from popwheel_broker.consume.sql_filter import FilterCounts, SqlFilter
 from popwheel_broker.log.consume_queue import ConsumeQueue, Entry
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.record import StoredRecord
@@ -20,7 +20,7 @@ _STEP_MAX = 256
 
 ARRIVALS_COST = 256
 """A limit in looks at entries: what arrived messages may cost that are read at once."""
-LOOK_COST, BYTES_OF_ONE = 4, 1024
+ENTRY_COST, BYTES_OF_ONE = 4, 1024
 """A look at a message takes about as long as looks at four entries, and so does each KiB that is read and checked as at
 one.
 """
@@ -62,14 +62,14 @@ def scan_tags(queue: ConsumeQueue, start: int, wanted: frozenset[int], messages_
 
 
 class SqlScan:
-    """Looks for messages that pass SQL92 filters.
+    """Search for messages that pass SQL92 filters.
 
     Args:
         records: reads the messages.
         reads: runs what must not wait for the device.
 
     Attributes:
-        looks: results of scans.
+        counts: results of scans.
         arrivals: the same of messages that had just arrived.
         cost: of all scans, in lookups of entries, reading and filters together.
     """
@@ -77,8 +77,8 @@ class SqlScan:
     def __init__(self, records: StoredRecords, reads: ColdReads) -> None:
         self._records = records
         self._reads = reads
-        self.looks = Looks()
-        self.arrivals = Looks()
+        self.counts = FilterCounts()
+        self.arrivals = FilterCounts()
         self.cost = 0
 
     def run(self, queue: ConsumeQueue, start: int, wanted: SqlFilter, messages_max: int, cost_max: int) -> Found:
@@ -90,7 +90,7 @@ class SqlScan:
             queue: the queue to scan.
             start: the first offset.
             wanted: the filter.
-            messages_max: ends the scan when so many are found.
+            messages_max: number of messages found at which the scan ends.
             cost_max: ends the scan when it has cost so much, reading and filters together; the first message is checked
                 in any case.
 
@@ -101,24 +101,24 @@ class SqlScan:
         found: list[Entry] = []
         offsets: list[int] = []
         records: list[StoredRecord] | None = []
-        looks = self.looks
-        at, read_bytes, before = start, 0, looks.cost
-        end = min(queue.max_offset, start + max(1, cost_max // LOOK_COST))
+        counts = self.counts
+        at, read_bytes, before = start, 0, counts.cost
+        end = min(queue.max_offset, start + max(1, cost_max // ENTRY_COST))
         step = messages_max
         while at < end:
             entries: Sequence[Entry] = queue.read(at, min(step, end - at))
             assert entries, "a queue has fewer entries than it says"
-            left = cost_max - _cost(at - start, read_bytes) - (looks.cost - before)
+            left = cost_max - _cost(at - start, read_bytes) - (counts.cost - before)
             entries = _within(entries, left) or (entries[:1] if at == start else ())
             if not entries:
                 break
             try:
-                looked = self._look(queue, at, entries, wanted, left)
+                looked = self._filter_messages(queue, at, entries, wanted, left)
             except (CorruptDataError, NotInMemory) as error:
                 # Messages found are delivered first. A step that is not in memory is waited for, unless much was done.
                 if found or at - start >= _STEP_MAX or (at > start and isinstance(error, CorruptDataError)):
                     break
-                self.cost += _cost(at - start, read_bytes) + looks.cost - before
+                self.cost += _cost(at - start, read_bytes) + counts.cost - before
                 raise
             for entry, (passes, stored) in zip(entries, looked, strict=False):  # the rest cost too much
                 read_bytes += entry.length
@@ -137,11 +137,11 @@ class SqlScan:
             # As many as should have the messages still wanted: reading more takes time for nothing.
             wanting, looked_at = messages_max - len(found), at - start
             step = min(_STEP_MAX, wanting * looked_at // len(found) + 1 if found else 2 * looked_at)
-        cost = _cost(at - start, read_bytes) + looks.cost - before
+        cost = _cost(at - start, read_bytes) + counts.cost - before
         self.cost += cost
         return Found(found, tuple(offsets), at, cost, records)
 
-    def _look(
+    def _filter_messages(
         self, queue: ConsumeQueue, start: int, entries: Sequence[Entry], wanted: SqlFilter, cost_max: int
     ) -> list[tuple[bool, StoredRecord | None]]:
         """Return for each of the first messages if it passes, and the message; None for a poison message.
@@ -149,21 +149,21 @@ class SqlScan:
         It ends at that cost; the first message is checked in any case.
         """
         looked: list[tuple[bool, StoredRecord | None]] = []
-        read_bytes, before = 0, self.looks.cost
+        read_bytes, before = 0, self.counts.cost
         try:
             with RECORD_STEP:
                 for stored in self._records.read_checked(queue, range(start, start + len(entries)), entries):
                     read_bytes += entries[len(looked)].length
-                    looked.append((wanted.passes(stored, self.looks), stored))
-                    if _cost(len(looked), read_bytes) + self.looks.cost - before >= cost_max:
+                    looked.append((wanted.passes(stored, self.counts), stored))
+                    if _cost(len(looked), read_bytes) + self.counts.cost - before >= cost_max:
                         break
         except RecordFaultError:
             if len(entries) == 1:
                 return [(True, None)]
             looked.clear()
             for index, entry in enumerate(entries):
-                looked += self._look(queue, start + index, [entry], wanted, 0)
-                if _cost(len(looked), 0) + self.looks.cost - before >= cost_max:
+                looked += self._filter_messages(queue, start + index, [entry], wanted, 0)
+                if _cost(len(looked), 0) + self.counts.cost - before >= cost_max:
                     break
         return looked
 
@@ -195,9 +195,9 @@ class SqlScan:
         return count
 
 
-def _cost(looks: int, read_bytes: int) -> int:
+def _cost(entries: int, read_bytes: int) -> int:
     """Return the cost of a scan, in lookups of entries."""
-    return looks * LOOK_COST + read_bytes // BYTES_OF_ONE
+    return entries * ENTRY_COST + read_bytes // BYTES_OF_ONE
 
 
 def _within(entries: Sequence[Entry], cost_max: int) -> Sequence[Entry]:

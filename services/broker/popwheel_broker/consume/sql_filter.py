@@ -15,23 +15,23 @@ _BYTES_PER_CHARACTER = 150
 
 NODES_OF_ONE, SEARCHED_OF_ONE = 24, 256
 """Parts of a filter (a comparison has three), and characters that one search goes over: they take about as long as one
-look at an entry (`scan.LOOK_COST`).
+look at an entry (`scan.ENTRY_COST`).
 """
 
 
 @dataclass(slots=True)
-class Looks:
+class FilterCounts:
     """Result of the filter for some messages.
 
     Args:
         passed: messages that passed.
-        kept_back: messages that did not pass.
+        rejected: messages that did not pass.
         not_comparable: those of them with a text where a number was needed.
         cost: of the filters, in lookups of entries.
     """
 
     passed: int = 0
-    kept_back: int = 0
+    rejected: int = 0
     not_comparable: int = 0
     cost: int = 0
 
@@ -68,29 +68,29 @@ class SqlFilter:
         """Approximate memory that it takes, in bytes."""
         return 1024 + _BYTES_PER_CHARACTER * len(self.expression)
 
-    def passes(self, stored: StoredRecord, looks: Looks) -> bool:
+    def passes(self, stored: StoredRecord, counts: FilterCounts) -> bool:
         """Return whether a message passes: only if the filter is true for it, neither false nor unknown.
 
         Args:
             stored: the message.
-            looks: counts the result and its cost.
+            counts: counts the result and its cost.
 
         Raises:
             DecodeError: it is no message.
         """
         properties = self._properties.of(stored)
-        looks.cost += self._cost
+        counts.cost += self._cost
         if self._searches:
-            looks.cost += self._searches * sum(map(len, properties.values())) // SEARCHED_OF_ONE
+            counts.cost += self._searches * sum(map(len, properties.values())) // SEARCHED_OF_ONE
         try:
             passes = self._evaluate(properties) is True
         except NotComparableError:
-            looks.not_comparable += 1
+            counts.not_comparable += 1
             passes = False
         if passes:
-            looks.passed += 1
+            counts.passed += 1
         else:
-            looks.kept_back += 1
+            counts.rejected += 1
         return passes
 
 

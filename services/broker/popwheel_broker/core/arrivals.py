@@ -101,9 +101,9 @@ class Arrivals:
     def _schedule(self) -> None:
         if self._topics and not self._is_due:
             self._is_due = True
-            self._later(0.0, self._go_on)
+            self._later(0.0, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._is_due = False
         left = TURN_COST_MAX
         try:

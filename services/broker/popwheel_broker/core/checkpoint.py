@@ -43,7 +43,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All that a broker saves besides its log.
+    """State that a broker saves besides its log.
 
     Args:
         store: of the message store.

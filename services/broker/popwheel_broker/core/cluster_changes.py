@@ -123,7 +123,7 @@ class ClusterChanges:
             return
         anew = self._names.new_store()
         if anew is not None:
-            self._note_names(anew)
+            self._record_names(anew)
         topics = list(topics)
         owners = (
             each.removeprefix(names.DEAD_LETTER_PREFIX) for each in topics if each.startswith(names.DEAD_LETTER_PREFIX)
@@ -156,7 +156,7 @@ class ClusterChanges:
             self._record_changes(seen_version, changes.new_topics, changes.new_groups)
         self._names.applied()
         if self._waiting_readers and self._view.ready:
-            self._note_waiting_readers()
+            self._record_waiting_readers()
         self._notify_visible(changes.new_groups)
 
     def refusal_of_sends(self, topic: str, topic_id: int) -> StatusError | None:
@@ -171,10 +171,10 @@ class ClusterChanges:
         known = self._names.topic_ids.get(topic)
         if known is None or not (self._names.has_pending_changes or topic_id not in (0, known)):
             return None
-        is_gone = self._names.is_gone_topic(topic) or (topic_id > 0 and self._names.is_later(topic, topic_id))
-        return _being_dropped(topic) if is_gone and self._is_large(topic) else None
+        is_deleted = self._names.is_deleted_topic(topic) or (topic_id > 0 and self._names.is_later(topic, topic_id))
+        return _being_dropped(topic) if is_deleted and self._is_large(topic) else None
 
-    def note_reader(self, group: str, topic: str) -> bool:
+    def record_reader(self, group: str, topic: str) -> bool:
         """Record that a group reads a topic here, whether or not it finds anything: its lag counts from now on. If the
         log does not know both yet, that is recorded as soon as it does.
 
@@ -185,7 +185,7 @@ class ClusterChanges:
         if readers.knows(group, topic) or not readers.room(group):
             return False
         if self._names.knows_group(group) and self._names.knows_topic(topic) and self._view.ready:
-            return self._note_readers({group: [topic]})
+            return self._record_readers({group: [topic]})
         waiting = self._waiting_readers
         waiting[group, topic] = None
         waiting.move_to_end((group, topic))
@@ -193,7 +193,7 @@ class ClusterChanges:
             waiting.popitem(last=False)
         return False
 
-    def _note_waiting_readers(self) -> None:
+    def _record_waiting_readers(self) -> None:
         """Record the readers whose group and topic the log knows now, as far as there is room."""
         known = [
             (group, topic)
@@ -209,11 +209,11 @@ class ClusterChanges:
             else:
                 del self._waiting_readers[group, topic]
         if reads:
-            self._note_readers(reads)
+            self._record_readers(reads)
 
-    def _note_readers(self, reads: Mapping[str, list[str]]) -> bool:
+    def _record_readers(self, reads: Mapping[str, list[str]]) -> bool:
         try:
-            self._note_names(Names(reads=reads))
+            self._record_names(Names(reads=reads))
         except StatusError:  # the disk is full: the next poll tries again
             return False
         self._no_more_waiting([(group, topic) for group, topics in reads.items() for topic in topics])
@@ -241,7 +241,7 @@ class ClusterChanges:
                 if self._is_large(topic):
                     raise _being_dropped(topic)  # it is dropped as soon as the controller reports its deletion
                 self.forget_topic(topic)
-            self._note_names(Names({topic: topic_id}, applied_version=self._names.applied_version))
+            self._record_names(Names({topic: topic_id}, applied_version=self._names.applied_version))
 
     def _notify_visible(self, new_groups: Container[str]) -> None:
         """Notify polls of messages that became visible by the controller's change alone, without an arrival.
@@ -272,9 +272,9 @@ class ClusterChanges:
         """
         seen_version = max(self._names.applied_version, version)
         if topic_ids or group_ids or seen_version > self._names.applied_version:
-            self._note_names(self._names.with_settings(topic_ids, group_ids, seen_version))
+            self._record_names(self._names.with_settings(topic_ids, group_ids, seen_version))
 
-    def note_settings(self) -> bool:
+    def record_settings(self) -> bool:
         """Record some of the changed settings of topics and groups; return whether there are more.
 
         Raises:
@@ -282,10 +282,10 @@ class ClusterChanges:
         """
         unwritten = self._names.unwritten_settings()
         if unwritten is not None:
-            self._note_names(unwritten)
+            self._record_names(unwritten)
         return self._names.has_unwritten_settings
 
-    def _note_names(self, noted: Names) -> None:
+    def _record_names(self, noted: Names) -> None:
         self._store.put([Record(RecordKind.NAMES, self._topics.revive, 0, noted.encode())])
 
     def forget_topic(self, topic: str) -> None:

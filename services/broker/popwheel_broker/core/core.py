@@ -5,10 +5,10 @@ ends. A slave is a core that has begun and not finished yet.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.consumer_lag import ConsumerLag
@@ -36,6 +36,7 @@ from popwheel_broker.core.expiry import Expiry
 from popwheel_broker.core.notification import Interest, Interests, notify_again
 from popwheel_broker.core.offset_reset import OffsetReset
 from popwheel_broker.core.retrial import Retrial
+from popwheel_broker.core.wings import wings_of
 from popwheel_broker.delay.message_timer import MessageTimer
 from popwheel_broker.lite.lite_offsets import LiteOffsets
 from popwheel_broker.lite.lite_pops import LitePops
@@ -62,7 +63,7 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 _REWRITES_AT_ONCE = 1000
 
 
-class CoreSubscriber(Protocol):
+class CoreListener(Protocol):
     """Notifications that a leader wants at once."""
 
     def arrived(self, queue: ConsumeQueue) -> None:
@@ -102,8 +103,8 @@ class BrokerCore:
         self._folder = folder
         self._clock = clock
         self.view = view
-        self._subscriber: CoreSubscriber | None = None
-        self.names = TopicRegistry(view)
+        self._subscriber: CoreListener | None = None
+        self.topic_registry = TopicRegistry(view)
         """The topics and groups that the log knows."""
         self._begun_with = Checkpoint()
         self.is_loaded = False
@@ -124,7 +125,7 @@ class BrokerCore:
             lambda topic, queue_id: self.store.queue(topic, queue_id),
             options.pop.events_max,
         )
-        lines = self.state.table.lines
+        lines = self.state.table.message_group_queues
         lines.on_ready, lines.on_free = self._became_ready, self._became_free
         self.interests.paused = lines.paused
         self.interests.is_paused = view.is_paused
@@ -154,24 +155,20 @@ class BrokerCore:
         )
         self.interests.on_client = subscriptions.polls
         self.group_queues = GroupQueues(
-            self.state.merge_buffer, self.store.queues, self.names.readers, subscriptions.lite_topics_of
+            self.state.merge_buffer, self.store.queues, self.topic_registry.readers, subscriptions.lite_topics_of
         )
         self.lag = ConsumerLag(self.state.merge_buffer, self.group_queues, lines.blocked_of)
         self.oldest = OldestMessages(self.store, self.state, self.group_queues)
-        self.acks = Acks(context, self._due_changed, self.names.knows_group, self.pops.ordered.receives)
+        self.acks = Acks(context, self._due_changed, self.topic_registry.knows_group, self.pops.ordered.receives)
         self.offset_reset = OffsetReset(self.store, self.state, self._topics, self.pops, self.interests)
         self.dead_letters = DeadLetters(self.store, self.state, view, self.pops)
         self.relocation = Relocation(self.store, self.state.table, self.acks, self.quarantine)
         self.timer = MessageTimer(
-            self.store, disk, folder / "timer", options, clock, self.names, on_fired, self.quarantine
+            self.store, disk, folder / "timer", options, clock, self.topic_registry, on_fired, self.quarantine
         )
-        self.transactions = Coordinator(self.store, options.transaction, clock, self.names)
-        # The timer looks up the quarantine first.
-        for fold in (self.timer, self.state, self.names, self.quarantine.table, self.transactions.table):
-            self.store.folds.add(fold)
-        self.store.folds.on_fault = self._fold_failed
+        self.transactions = Coordinator(self.store, options.transaction, clock, self.topic_registry)
         self.cluster_changes = ClusterChanges(
-            self.store, self.state, self.names, view, self._topics, self.pops, self.interests, subscriptions
+            self.store, self.state, self.topic_registry, view, self._topics, self.pops, self.interests, subscriptions
         )
         self.lite = LiteTopics(
             self.store,
@@ -184,16 +181,34 @@ class BrokerCore:
         )
         self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
-        self._changed_names = self.names.watch()
+        self.wings = wings_of(
+            store=self.store,
+            state=self.state,
+            names=self.topic_registry,
+            quarantine=self.quarantine,
+            timer=self.timer,
+            transactions=self.transactions,
+            lite=self.lite,
+            view=view,
+            acks=self.acks,
+            clock=clock,
+        )
+        """The features, over which the core iterates."""
+        for wing in self.wings:
+            if wing.fold is not None:
+                self.store.folds.add(wing.fold)
+            if wing.ending is not None:
+                self.pops.ending = wing.ending
+        self.store.folds.on_fault = self._fold_failed
         self.expiry = Expiry(
             context,
             self.relocation,
-            needs=(self.timer, self.transactions.table, self.quarantine.table),
+            needs=[wing.needs for wing in self.wings if wing.needs is not None],
             options=options.retention,
             wall_clock=clock,
             usage=self.disk_usage,
         )
-        self.retrial = Retrial(self.store, self.quarantine, view, self.names.knows_group, self.timer, clock)
+        self.retrial = Retrial(self.store, self.quarantine, view, self.topic_registry.knows_group, self.timer, clock)
 
     def disk_usage(self) -> DiskUsage:
         """Return the usage of the disk."""
@@ -206,7 +221,7 @@ class BrokerCore:
             UnknownFormatError: the files are of a newer release.
             QueueDamagedError: a queue, or a record that one leads to, is damaged.
         """
-        self.names.restore(checkpoint.names)
+        self.topic_registry.restore(checkpoint.names)
         self._begun_with = checkpoint
         self._found_up_to = self.store.log.end_position
         self.is_loaded = self._timer_is_finished = self.is_finished = False
@@ -241,17 +256,17 @@ class BrokerCore:
         try:
             with RECORD_STEP:
                 self.store.take_up(found)
-                self._note_closed(found, self._closed)
+                self._record_closed(found, self._closed)
                 self.store.folds.replay(found)
                 self.timer.passed(found)
-                self.pop_clock.note(self.state.table.latest_pop_ms, is_news=self._is_news(found))
+                self.pop_clock.record(self.state.table.latest_pop_ms, is_news=self._is_news(found))
         except RecordFaultError as fault:
             # This happens wherever the log is folded, so replicas and restarts agree on the consequences (S6).
             self.store.pass_over(found)
             self._fold_failed(found, fault)
 
     def _fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
-        self.timer.not_noted()
+        self.timer.not_folded()
         self.quarantine.fold_failed(found, fault)
 
     def _load(self) -> None:
@@ -275,7 +290,7 @@ class BrokerCore:
                 # Up to the end in the checkpoint: a search for its position would trust entries that may be damaged.
                 self._replay_revive_queue(topic, number, begin, known.get(number, (0, 0))[1])
         self.pop_clock.resume(checkpoint.pop.time)
-        self.pop_clock.note(self.state.table.latest_pop_ms, is_news=False)
+        self.pop_clock.record(self.state.table.latest_pop_ms, is_news=False)
         self.timer.begin_recovery(checkpoint.store.position)
 
     def finish(self) -> None:
@@ -295,12 +310,12 @@ class BrokerCore:
             self._timer_is_finished = True
         self._acknowledge(self._closed)
         self._closed = {}
-        self.names.begin_to_lead()
+        self.topic_registry.begin_to_lead()
         self.transactions.begin_to_lead()
         state.begin_to_lead(self._clock.wall_ms())
         self.is_finished = True
 
-    def _note_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
+    def _record_closed(self, found: StoredRecord, closed: dict[int, int]) -> None:
         """Collect bits of open deliveries that a record closes outside their revive queue, and whose ACK is yet to
         come.
         """
@@ -351,31 +366,12 @@ class BrokerCore:
                 offsets = buffer.offsets(group, queue)
                 if offsets is not None:
                     yield ("offsets", group, queue.topic, queue.queue_id, *pair_of(offsets))
-        for row in self._name_rows(list(self.names.topic_ids), list(self.names.group_ids)):
-            if row[0] in ("topics", "groups") or (len(row[1]) > 1 and row[1][1] is not None):
-                yield row  # others only say that something is gone
-        yield from self._half_rows(self.transactions.table.rows())
-
-    def _name_rows(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Row]:
-        names = self.names
-        for topic in topics:
-            yield ("topics", topic, names.topic_ids.get(topic), names.former_ids(topic))
-            yield ("topic_settings", names.topic_settings.row(topic))
-        for group in groups:
-            yield ("groups", group, names.group_ids.get(group))
-            yield ("former_groups", [group, *names.former_group_ids(group)])
-            yield ("group_settings", names.group_settings.row(group))
-            yield ("reads", [group, *names.readers.topics_of(group)])
-
-    def _half_rows(self, rows: Iterable[tuple[int, list[Any] | None]]) -> Iterator[Row]:
-        for position, row in rows:
-            yield ("halves", position, row)
+        for wing in self.wings:
+            yield from wing.rows()
 
     def take_changes(self) -> tuple[QueueChanges, ProgressChanges, list[Row]]:
         """Return the rows that have changed since the last call, or since the checkpoint that it began with."""
-        changed = self._changed_names.take()
-        others = list(self._name_rows(changed.topics, changed.groups))
-        others += self._half_rows(self.transactions.table.take_changes())
+        others = [row for wing in self.wings for row in wing.changed_rows()]
         return self.store.take_queue_changes(), self._changed_progress.take(), others
 
     def checkpoint(self) -> CheckpointChanges:
@@ -387,7 +383,9 @@ class BrokerCore:
         # Until the log has a time, this replica's own clock must not be saved as one.
         has_time = self.state.table.latest_pop_ms > 0
         pop = self.state.snapshot(ends, self.pop_clock.saved() if has_time else self._begun_with.pop.time)
-        known = SavedNames(applied_version=self.names.applied_version, former_states=self.names.former_states)
+        known = SavedNames(
+            applied_version=self.topic_registry.applied_version, former_states=self.topic_registry.former_states
+        )
         head = Checkpoint(store, pop, known, self.quarantine.table.saved(store.position))
         return CheckpointChanges(head, *self.take_changes())
 
@@ -397,11 +395,11 @@ class BrokerCore:
 
     def inherit(self, before: "BrokerCore") -> None:
         """Take the place of a core that was closed: apply the cluster changes that it had received and not applied."""
-        self.names.inherit(before.names)
+        self.topic_registry.inherit(before.topic_registry)
 
     def cluster_changed(self, update: ClusterUpdate) -> None:
         """Receive a change of the controller's state (`TopicRegistry.view_changed`); `ClusterChanges.apply` follows."""
-        self.names.view_changed(update)
+        self.topic_registry.view_changed(update)
 
     def damage_mended(self) -> None:
         """Retry queues or delayed messages that stood still at records which are mended now, and notify their polls."""
@@ -479,7 +477,7 @@ class BrokerCore:
         if self._subscriber is not None:
             self._subscriber.due_changed()
 
-    def subscribe(self, subscriber: CoreSubscriber) -> None:
+    def subscribe(self, subscriber: CoreListener) -> None:
         """Notify a leader of changes; the one before is notified no more."""
         self._subscriber = subscriber
 

@@ -68,7 +68,7 @@ class DeadLetters:
         Args:
             queue: of a group's.
             begin: the first offset.
-            limit: so many at the most.
+            limit: most dead letters that are returned.
             bytes_max: so long, all together.
 
         Raises:
@@ -91,7 +91,7 @@ class DeadLetters:
 
         Args:
             group: whose.
-            limit: so many at the most.
+            limit: most dead letters that are returned.
             end_offset: those that stand behind it are left.
             bytes_max: so long, all together.
             chosen: only those that stand at these offsets; the others go to the end of their queue. None: all.
@@ -113,7 +113,7 @@ class DeadLetters:
         there = [stored for stored in found if stored.kind != RecordKind.SKIPPED]
         wanted = [chosen is None or stored.queue_offset in chosen for stored in there]
         records = [
-            (self._redriven(group, stored) if is_wanted else None) or _kept(stored)
+            (self._redriven(group, stored) if is_wanted else None) or _at_end(stored)
             for stored, is_wanted in zip(there, wanted, strict=True)
         ]
         if records:
@@ -155,6 +155,7 @@ class DeadLetters:
         except StatusError:
             return None
         properties.ClearField("dead_letter_queue")
+        properties.ClearField("store_timestamp")  # it begins anew
         # It has its first name again, under which it was sent.
         message.topic.name = topic.removeprefix(f"{message.topic.resource_namespace}%")
         return Record(
@@ -168,7 +169,7 @@ class DeadLetters:
         )
 
 
-def _kept(stored: StoredRecord) -> Record:
+def _at_end(stored: StoredRecord) -> Record:
     """Return the same dead letter, at the end of its queue."""
     return Record(
         kind=RecordKind.MESSAGE,

@@ -119,7 +119,7 @@ class Expiry:
             return [start]
 
     def _failed(self, position: int, fault: RecordFaultError) -> None:
-        self._quarantine.note(Step.RETENTION, position, "", 0, 0, fault)
+        self._quarantine.record(Step.RETENTION, position, "", 0, 0, fault)
 
     def _past_time(self, needed_from: int | None, *, disk_is_short: bool) -> int:
         # The more careful of both clocks: a wall clock that is set forward deletes nothing before its time.

@@ -80,7 +80,7 @@ class Wanted(NamedTuple):
         tag: its tag; empty for any.
         queue_id: of this queue alone; None for all.
         offset: messages before it in their queue are skipped.
-        last: so many messages before the end of each queue at the most; 0 for all.
+        last: number of messages before the end of each queue where the search begins; 0 for all.
     """
 
     topic: str
@@ -116,7 +116,7 @@ class Wanted(NamedTuple):
         return (not self.key or self.key in properties.keys) and self.tag in ("", properties.tag)
 
 
-class Looked(NamedTuple):
+class SearchStep(NamedTuple):
     """Result of a step of the search.
 
     Args:
@@ -162,7 +162,7 @@ class MessageSearch:
         self._state = state
         self._readers = readers
 
-    def step(self, wanted: Wanted, begin: SearchPlace, found_max: int = _MESSAGES_AT_ONCE) -> Looked:
+    def step(self, wanted: Wanted, begin: SearchPlace, found_max: int = _MESSAGES_AT_ONCE) -> SearchStep:
         """Search some places.
 
         Args:
@@ -180,7 +180,7 @@ class MessageSearch:
             sought = wanted.sought(queue.topic)
             entries = queue.read_packed(at, _SCANNED_AT_ONCE if sought.parts else _MESSAGES_AT_ONCE)
             if not entries:
-                return Looked([], SearchPlace(queue.topic, queue.queue_id + 1))
+                return SearchStep([], SearchPlace(queue.topic, queue.queue_id + 1))
             places, end = choose(entries, at, None, _SCANNED_AT_ONCE, _BYTES_AT_ONCE)
             records, unreadable, count = self._read(queue, places, sought)
             end = min(end, at + count)
@@ -198,8 +198,8 @@ class MessageSearch:
             following = SearchPlace(queue.topic, queue.queue_id, end)
             if later is not None:
                 following = SearchPlace(queue.topic, queue.queue_id + 1)
-            return Looked(found, following, end - at, sum(offset < end for offset in unreadable))
-        return Looked([], None)
+            return SearchStep(found, following, end - at, sum(offset < end for offset in unreadable))
+        return SearchStep([], None)
 
     def _first_offset(self, wanted: Wanted, queue: ConsumeQueue) -> int:
         """Find where to begin in a queue: at its first record, if a damaged one hides where the time begins."""

@@ -14,7 +14,7 @@ from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import StoredRecord
 from popwheel_common.errors import CorruptDataError
 
-_LOOKED_MAX = 256
+_SCANNED_MAX = 256
 """Messages that one poll reads."""
 _BYTES_MAX = 1 << 20
 
@@ -80,10 +80,10 @@ class MessageTail:
         came = [(queue, _begin(queue, places)) for queue in queues]
         came = [(queue, begin) for queue, begin in came if begin < queue.max_offset]
         total = sum(queue.max_offset - begin for queue, begin in came)
-        share = max(1, _LOOKED_MAX // max(1, len(came)))
+        share = max(1, _SCANNED_MAX // max(1, len(came)))
         looked, left_bytes = 0, _BYTES_MAX
         found: list[StoredRecord] = []
-        for queue, begin in came[:_LOOKED_MAX]:
+        for queue, begin in came[:_SCANNED_MAX]:
             records, read, size = self._newest(queue, max(begin, queue.max_offset - share), left_bytes)
             looked, left_bytes = looked + read, left_bytes - size
             found += (each for each in records if wanted.is_met_by(each))

@@ -1,8 +1,8 @@
 """Interests of proxies in arriving messages: one per (topic, group, filter), however many polls wait at a proxy.
 
 Of proxies that wait for the same, as many are notified as messages come, the others only if that did not help. Were all
-notified of each message, all would pop and all but one in vain. So members are notified in turn. One without a waiting
-poll forwards its notification to the next; within one period, notifications are forwarded as often as a single one
+notified of each message, all would pop and all but one find nothing. So members are notified in turn. One without a
+waiting poll forwards its notification to the next; in one period, notifications are forwarded as often as a single one
 needs to go round, however many there are (docs/decisions/0038-hand-on.md). A member that hangs or dies forwards
 nothing; so a period later, if messages older than that period still wait, all are notified. Each message is thus either
 taken, or known to all members after two such periods at the latest while no others come; while others do, each of them
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from popwheel_broker.consume.scan import LOOK_COST, SqlScan
+from popwheel_broker.consume.scan import ENTRY_COST, SqlScan
 from popwheel_broker.consume.sql_filter import SqlFilter
 from popwheel_broker.consume.wanted import Wanted, filter_bytes
 from popwheel_broker.core.arrivals import Arrivals, Arrived, Later
@@ -33,7 +33,7 @@ SubscriberSetKey = tuple[str, str, Wanted]
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """One interest of one proxy.
+    """An interest of a proxy.
 
     Args:
         id: the proxy's number for it.
@@ -64,7 +64,7 @@ class Interest:
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """One proxy's stream.
+    """Stream of a proxy.
 
     Args:
         wake: called when there are notifications, once until they are taken.
@@ -199,9 +199,9 @@ class SubscriberSet:
         if not self._is_open and self._later is not None:
             self._is_open = True
             self.forwards_left = len(self.members) - 1
-            self._later(WHILE_S, self._look)
+            self._later(WHILE_S, self._end_period)
 
-    def _look(self) -> None:
+    def _end_period(self) -> None:
         """End the period."""
         self._is_open = False
         self.forwards_left = 0
@@ -215,7 +215,7 @@ class SubscriberSet:
 
 
 class Interests:
-    """All interests, found by the topic that a message arrives in.
+    """Interests of all proxies, found by the topic that a message arrives in.
 
     Args:
         limit: of interests; groups share it.
@@ -235,7 +235,7 @@ class Interests:
         self.refused = 0
         self.sql_scan: SqlScan | None = None
         self.subscribers: dict[Subscriber, None] = {}
-        """All proxies that have a stream, those without an interest as well."""
+        """Proxies that have a stream, those without an interest as well."""
         self._sets: dict[SubscriberSetKey, SubscriberSet] = {}
         self._by_topic: dict[str, dict[SubscriberSet, None]] = {}
         self.on_client: Callable[[ClientKey, bool], int] = _nobody
@@ -259,11 +259,11 @@ class Interests:
         """Memory that the filters take, in bytes."""
         return self._bytes.total
 
-    def take_turns(self, later: Later, waiting: Callable[[Interest], int]) -> None:
+    def start_rotation(self, later: Later, waiting: Callable[[Interest], int]) -> None:
         """Let proxies that wait for the same take turns from now on; before this all are notified of all.
 
         Args:
-            later: calls back after so many seconds.
+            later: calls back after a number of seconds.
             waiting: returns how many messages wait for an interest.
         """
         self._later, self._waiting = later, waiting
@@ -411,7 +411,7 @@ class Interests:
                 if records is not None:
                     tag_hashes = tag_hashes[: len(records)]
             at += len(tag_hashes)
-            yield len(tag_hashes) * LOOK_COST
+            yield len(tag_hashes) * ENTRY_COST
             passing: dict[SqlFilter, int] = {}
             for each in sets:
                 wanted = each.wanted

@@ -133,7 +133,7 @@ class OffsetReset:
         plan.deliveries[:] = [each for each in plan.deliveries if each.open_bits]
         self._state.revoking[pair] = Revocation(self._state.table.next_number * REVIVE_QUEUES, plan.queue_id)
 
-    def go_on(self, plan: ResetPlan) -> bool:
+    def revoke_some(self, plan: ResetPlan) -> bool:
         """Revoke some of the deliveries; return whether there may be more.
 
         Raises:

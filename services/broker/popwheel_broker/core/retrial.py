@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 from popwheel_broker.consume.delivery import Delivery, Origin
 from popwheel_broker.consume.quarantine import Quarantine
-from popwheel_broker.consume.quarantine_entry import EntryFlag, Kept, QuarantineEntry, decode_kept, key_of
+from popwheel_broker.consume.quarantine_entry import (
+    EntryFlag,
+    QuarantineEntry,
+    StoredEntry,
+    decode_stored_entry,
+    key_of,
+)
 from popwheel_broker.consume.redelivery import redelivered
 from popwheel_broker.delay.message_timer import MessageTimer
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
@@ -73,7 +79,7 @@ class Retrial:
         try:
             with RECORD_STEP:
                 found = self._read(entry.record_position if is_copied else entry.position)
-                return _message_of(decode_kept(found), found) if is_copied else found
+                return _message_of(decode_stored_entry(found), found) if is_copied else found
         except RecordFaultError as fault:
             raise StatusError(Code.INTERNAL_ERROR, f"it can't be read: {fault}") from fault
 
@@ -86,7 +92,7 @@ class Retrial:
         try:
             return self._store.records.record_at(position)
         except CorruptDataError:
-            log.note_damage(position)
+            log.record_damage(position)
             raise
 
     def retry(self, entry_id: str) -> bool:
@@ -166,7 +172,7 @@ class Retrial:
         return self._timer.released(entry.position, stored, self._clock.wall_ms())
 
 
-def _message_of(kept: Kept, found: StoredRecord) -> StoredRecord:
+def _message_of(kept: StoredEntry, found: StoredRecord) -> StoredRecord:
     """Return the record that failed, as far as its copy has it."""
     entry = kept.entry
     return found._replace(

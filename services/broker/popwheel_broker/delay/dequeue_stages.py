@@ -37,7 +37,7 @@ from popwheel_common.errors import CorruptDataError
 
 _LEAD_MS = 500
 """Time by which a slot is read early: reading the chain of a full one takes a while."""
-_SLOTS_LOOKED_AHEAD = 60
+_SLOTS_READ_AHEAD = 60
 _TRY_AGAIN_MS = 1000
 _SLOTS_LOADED_AT_ONCE = 2
 
@@ -134,11 +134,11 @@ class TimerDequeueGet:
         state = self._state
         times = [state.due_heap[0].fire_ms] if state.due_heap else []
         after_ms = state.curr_read_time_ms + SLOT_MS
-        next_ms = state.wheel.next_occupied(after_ms, after_ms + _SLOTS_LOOKED_AHEAD * SLOT_MS)
+        next_ms = state.wheel.next_occupied(after_ms, after_ms + _SLOTS_READ_AHEAD * SLOT_MS)
         if next_ms is not None:
             times.append(next_ms - _LEAD_MS)
         elif state.wheel.units_total:
-            times.append(after_ms + _SLOTS_LOOKED_AHEAD * SLOT_MS - _LEAD_MS)
+            times.append(after_ms + _SLOTS_READ_AHEAD * SLOT_MS - _LEAD_MS)
         return min(times, default=None)
 
 
@@ -193,7 +193,7 @@ class TimerDequeueGetMessage:
                 return index
         return count
 
-    def let_go(self, units: Sequence[DueUnit]) -> None:
+    def release_finished(self, units: Sequence[DueUnit]) -> None:
         """Release, on a slave, the units that are finished on the master and left no trace in the log.
 
         Args:

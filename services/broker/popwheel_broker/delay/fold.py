@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from popwheel_broker.consume.quarantine_entry import decode_kept
+from popwheel_broker.consume.quarantine_entry import decode_stored_entry
 from popwheel_broker.consume.quarantine_table import QuarantineTable
 from popwheel_broker.delay.dequeue_stages import TimerDequeueGet, TimerDequeueGetMessage
 from popwheel_broker.delay.recovery import delay_of, done_timer
@@ -63,7 +63,7 @@ class TimerFold:
     def apply(self, found: StoredRecord) -> None:
         """Apply one record; those that the recovery has read already are skipped."""
         state = self._state
-        if found.position < state.noted_position:
+        if found.position < state.recorded_position:
             return
         if found.kind in (RecordKind.TIMER, RecordKind.RECALL):
             self._arrived(found, found.decoded or decode_delay(found.origin))
@@ -72,7 +72,7 @@ class TimerFold:
         if timer != NONE and not self._quarantine.has_timer(timer):
             topic, due_until_ms = found.topic, found.store_time_ms
             if found.kind == RecordKind.QUARANTINE:
-                kept = decode_kept(found)
+                kept = decode_stored_entry(found)
                 topic, delay = kept.entry.topic, delay_of(found._replace(origin=kept.inner_origin))
                 if delay is None:
                     state.pending.is_exact = False
@@ -85,7 +85,7 @@ class TimerFold:
         """Pass over a record that was read from the log."""
         state = self._state
         state.log_time_ms = max(state.log_time_ms, found.store_time_ms)
-        state.noted_position = max(state.noted_position, found.position + found.length)
+        state.recorded_position = max(state.recorded_position, found.position + found.length)
 
     def _arrived(self, found: StoredRecord, delay: Delay) -> None:
         state = self._state
@@ -126,7 +126,7 @@ class TimerFold:
             TimerLogDamagedError: the timer log is damaged.
         """
         state = self._state
-        has_all_notes = self._master_done_ms > self._applied_ms and state.noted_position >= self._master_position
+        has_all_notes = self._master_done_ms > self._applied_ms and state.recorded_position >= self._master_position
         if has_all_notes:
             state.log_time_ms = max(state.log_time_ms, self._master_done_ms)
             state.fired_until_ms = max(state.fired_until_ms, self._master_done_ms - 1)
@@ -134,12 +134,12 @@ class TimerFold:
         if has_all_notes and not (state.loading or self._lingering) and self._enqueue_lag() <= 0:
             self._applied_ms = self._master_done_ms
             self._lingering.extend(unit for unit in state.awaited.values() if slot_of(unit.due_ms) < self._applied_ms)
-        return done + self._let_go(count)
+        return done + self._release_finished(count)
 
-    def _let_go(self, count: int) -> int:
+    def _release_finished(self, count: int) -> int:
         lingering, awaited = self._lingering, self._state.awaited
         units = list(islice(lingering, count))
-        self._get_message.let_go([unit for unit in units if unit.position in awaited])
+        self._get_message.release_finished([unit for unit in units if unit.position in awaited])
         for _ in units:
             lingering.popleft()
         return len(units)

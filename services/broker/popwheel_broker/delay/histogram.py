@@ -19,7 +19,7 @@ _FAR_MS: Final = 1 << 45
 
 
 class TopicHistogram:
-    """One walk through the wheel.
+    """A walk through the wheel.
 
     Args:
         timer: the timer.

@@ -51,7 +51,7 @@ class CrowdedSeconds:
         return room(self._limit - self._free_for_all, crowd, of_topic) > 0
 
     def take(self, topic: str, second: int, due: int) -> None:
-        """Count a message of a topic that came, in a second in which so many were due."""
+        """Count a message of a topic that arrived, for a second in which `due` messages are due."""
         if due < self._free_for_all:
             return
         self._crowded.setdefault(second, Counter())[topic] += 1
@@ -267,7 +267,7 @@ class TimerIntake:
         except CorruptDataError:
             if not self._stands_at(root):
                 return False
-            log.note_damage(root)
+            log.record_damage(root)
             raise
         if stored.kind != RecordKind.TIMER:
             return False

@@ -173,7 +173,7 @@ class MessageTimer:
         """Pass over a record that was read from the log, before `finish`."""
         self._following.passed(found)
 
-    def not_noted(self) -> None:
+    def not_folded(self) -> None:
         """Handle a record that could not be folded in, and may have been one of a timer: the stages read it again."""
         self.state.pending.is_exact = False
 

@@ -102,7 +102,7 @@ def pending_messages(
         now_ms: wall clock; messages due by now are left out.
         until_ms: messages due later are left out.
         begin: the first place to return.
-        messages_max: so many at the most.
+        messages_max: limit of the messages.
 
     Raises:
         CorruptDataError: the timer log, or a message, is damaged.

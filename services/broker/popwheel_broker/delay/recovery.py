@@ -46,7 +46,7 @@ class DoneTimers:
         self.fired_until_ms = 0
         """Due time of the last of them that fired: all were due until then."""
 
-    def note(self, found: StoredRecord) -> None:
+    def record(self, found: StoredRecord) -> None:
         """Collect from one record."""
         if found.position < self.scan_position:
             return
@@ -93,7 +93,8 @@ def recover(
     """Bring the stages' state to where it was saved, or to a position of the commit log; nothing is written.
 
     Args:
-        state: fresh, with the timer log as its files are. Its `noted_position` is set to the recovered end of the log.
+        state: fresh, with the timer log as its files are. Its `recorded_position` is set to the recovered end of the
+            log.
         store: its queues have the records of the commit log before `position`, and maybe more.
         checkpoint: the last one; None if there is none, then the whole commit log is read.
         position: where a record of the commit log begins, or where it ends.
@@ -121,7 +122,7 @@ def recover(
         if state.log.is_empty and saved.first_unit_position == NONE:
             state.log.reset(saved.last_timer_log_flush_position)  # it was rebuilt, and nothing has come since
         state.curr_read_time_ms = checkpoint.last_read_time_ms
-    state.noted_position = newer.end
+    state.recorded_position = newer.end
     state.commit_read_time_ms = state.curr_read_time_ms
     state.fired_until_ms = max(done.fired_until_ms, saved.fired_until_ms, state.curr_read_time_ms - 1)
     units = _Units(state, store, saved, done.positions)
@@ -175,7 +176,7 @@ def _newer(store: MessageStore, done: DoneTimers, checkpoint: TimerCheckpoint, p
     reached = position
     try:
         for found in store.log.records(position, end):
-            done.note(found)
+            done.record(found)
             if found.topic == TIMER_TOPIC:
                 records.append(found)
             reached = found.position + found.length
@@ -213,7 +214,7 @@ class _Units:
         self._done = np.fromiter(done, np.int64, len(done))
         self._done.sort()
         self.met: set[int] = set()
-        """Those of them with units."""
+        """Timers of `done` that have units."""
 
     def take(self) -> list[Delay]:
         """Chain all units of slots that are not done into the wheel, and count them; return the delays of the recalls.
@@ -223,7 +224,7 @@ class _Units:
         """
         state, log = self._state, self._state.log
         recalls: list[Delay] = []
-        for positions, units, is_done in self._kept():
+        for positions, units, is_done in self._rows():
             if len(units) and int(units["position"].max()) >= self._store.log.end_position:
                 raise TimerLogDamagedError("a unit of the timer log leads to behind the commit log's end")
             if len(units) and int(units["slot_ms"].max()) >= self._read_from_ms + state.wheel.span_ms:
@@ -253,7 +254,7 @@ class _Units:
             return
         dues = np.array(sorted({recall.due_ms for recall in recalls}), np.int64)
         hashes = np.array(sorted({hash_topic(recall.topic) for recall in recalls}), np.int64)
-        for _, units, is_done in self._kept():
+        for _, units, is_done in self._rows():
             # A unit does not have its root: the records of possible ones are read.
             wanted = ~is_done & (units["flags"] & UnitFlag.TIMER != 0)
             wanted &= np.isin(units["due_ms"], dues) & np.isin(units["topic_hash"], hashes)
@@ -265,7 +266,7 @@ class _Units:
                 if root in self._state.recalled:
                     yield _Pending(root, delay.topic, delay.due_ms)
 
-    def _kept(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.bool_]]]:
+    def _rows(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.bool_]]]:
         """Yield positions and units, and which of them are done."""
         for positions, units in self._state.log.scan():
             kept = (positions < self._end) & (units["slot_ms"] >= self._read_from_ms)
@@ -324,7 +325,7 @@ class _Waiting:
         self._state = state
         self._done = done
         self.met: set[int] = set()
-        """Those of them in the timer queue."""
+        """Timers of `done` that are in the timer queue."""
         self._timers: list[_Pending] = []
 
     def take(self, records: Iterable[StoredRecord]) -> list[Delay]:
@@ -378,4 +379,4 @@ def scan(store: MessageStore, done: DoneTimers, begin: int, end: int) -> None:
         CorruptDataError: a record is damaged.
     """
     for found in store.log.records(max(begin, store.log.start_position), end):
-        done.note(found)
+        done.record(found)

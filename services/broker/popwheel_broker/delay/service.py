@@ -40,7 +40,7 @@ class TimerService:
         clock: the time.
         sync: returns when the commit log is on the device, and its content will not be cut off any more. A StatusError
             says that this broker leads no more.
-        confirm_later: makes appended records readable.
+        commit_later: makes appended records readable.
         on_failure: called if it can't continue.
     """
 
@@ -50,7 +50,7 @@ class TimerService:
         disk: Disk,
         clock: Clock,
         sync: Callable[[], Awaitable[None]],
-        confirm_later: Callable[[], None],
+        commit_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._timer = timer
@@ -60,7 +60,7 @@ class TimerService:
         self._flush_interval_s = timer.options.flush_interval_ms / 1000
         self._clean_interval_s = timer.options.clean_interval_ms / 1000
         self._sync = sync
-        self._confirm_later = confirm_later
+        self._commit_later = commit_later
         self._on_failure = on_failure
         self._log_failed: OSError | None = None
         self._arrived = asyncio.Event()
@@ -103,7 +103,7 @@ class TimerService:
                 self._on_failure(error)
                 return
             if step.appended:
-                self._confirm_later()
+                self._commit_later()
             if step.refusal is not None:
                 self._fails(step.refusal)
             elif self.failing is not None and step.appended:
@@ -139,14 +139,14 @@ class TimerService:
         while True:
             await asyncio.sleep(self._flush_interval_s)
             try:
-                await self.save_in_turn()
+                await self.save_when_due()
             except OSError as error:
                 _log.error("the timer's progress could not be saved, trying again", error=str(error))
             except StatusError as refusal:
                 _log.info("the timer's progress is not saved any more", why=refusal.message)
                 return
 
-    async def save_in_turn(self) -> None:
+    async def save_when_due(self) -> None:
         """Save, unless recalls that fail are to be tried again only later. Raises as `save`."""
         if not self._timer.recalls_wait():
             await self.save()
@@ -167,7 +167,7 @@ class TimerService:
         state = timer.state
         try:
             if timer.append_anew():
-                self._confirm_later()
+                self._commit_later()
                 self.arrived()
         except (RecordFaultError, StatusError) as error:
             _log.error("the timer's progress waits for recalls that can't be appended, trying again", why=str(error))

@@ -62,7 +62,7 @@ class TimerFaults:
             raise fault
         elif delay is not None and is_recall:
             # Once for all its records: its message names it.
-            self._quarantine.note(Step.SCHEDULING, delay.root, delay.topic, 0, queue_offset, fault)
+            self._quarantine.record(Step.SCHEDULING, delay.root, delay.topic, 0, queue_offset, fault)
             state.unscheduled[position] = delay
         else:
             if not self._quarantine.table.has_timer(position):
@@ -151,7 +151,7 @@ class TimerFaults:
         """
         state, now_ms = self._state, self._clock.wall_ms()
         topic, root = ("", unit.position) if delay is None else (delay.topic, unit.root_of(delay))
-        self._quarantine.note(Step.FIRING, root, topic, 0, 0, fault)
+        self._quarantine.record(Step.FIRING, root, topic, 0, 0, fault)
         if delay is None or unit.due_ms <= now_ms:
             state.end_recall(root, unit)
         else:

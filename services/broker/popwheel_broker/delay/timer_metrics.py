@@ -71,7 +71,7 @@ class TimerCollector(SlicedCollector):
         timer, statistics = self._timer(), self._statistics
         state = timer.state
         for series in (statistics.accepted, statistics.fired):
-            yield from series.keep_in_steps(self._knows_topic)
+            yield from series.retain_in_steps(self._knows_topic)
         for name, text, series in (
             ("rocketmq_timer_enqueue", "Delayed messages accepted.", statistics.accepted),
             ("rocketmq_timer_dequeue", "Delayed messages put into their topics.", statistics.fired),

@@ -147,7 +147,7 @@ class TimerServer:
                 raise
             refusal = await self._store.reads.run(recall)
         if refusal is not None:
-            await self._flusher.keep_refused(refusal)
+            await self._flusher.sync_refused(refusal)
             raise refusal
         await self._flusher.durable(self._store.log.end_position)
         return pb.RecallResponse(message_id=handle.message_id)

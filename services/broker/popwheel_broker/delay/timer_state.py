@@ -123,14 +123,14 @@ class OpenSlot:
         outstanding: units that are not handled.
         next_position: where to read on in its chain; -1 if all is read.
         units: read so far, while the chain is being read.
-        keeps_open: earlier slots that wait for this one to be done, as often as for a unit of their own.
+        blocked_slots: earlier slots that wait for this one to be done, as often as for a unit of their own.
     """
 
     begin_position: int
     outstanding: int = 0
     next_position: int = -1
     units: list[DueUnit] = field(default_factory=list)
-    keeps_open: list[int] = field(default_factory=list)
+    blocked_slots: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -180,7 +180,7 @@ class TimerState:
         self._log_end = log_end
         self.should_running_dequeue = False
         """True if due messages are fired: by the master, and not before its recovery is finished."""
-        self.noted_position = 0
+        self.recorded_position = 0
         """Position up to which the commit log's records are known until then."""
         self.log_time_ms = 0
         """Time until then when the latest record was stored that was recorded, or read from the timer queue."""
@@ -229,7 +229,7 @@ class TimerState:
     @property
     def log_end(self) -> int:
         """Position of the commit log up to which its records are known here."""
-        return self._log_end() if self.should_running_dequeue else self.noted_position
+        return self._log_end() if self.should_running_dequeue else self.recorded_position
 
     def begin_position(self) -> int:
         """Return the position of the commit log behind which the firings of a slot stand that is begun now."""
@@ -313,7 +313,7 @@ class TimerState:
         if slot is not None:
             del self.opened_slots[slot_ms]
         self.wheel.clear(slot_ms)
-        for earlier_ms in () if slot is None else slot.keeps_open:
+        for earlier_ms in () if slot is None else slot.blocked_slots:
             self.finish(earlier_ms)
         self.advance_commit()
 
@@ -388,4 +388,4 @@ class TimerState:
         if slot is None:
             self.finish(unit.slot_ms)
         else:
-            slot.keeps_open.append(unit.slot_ms)
+            slot.blocked_slots.append(unit.slot_ms)

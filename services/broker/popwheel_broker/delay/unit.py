@@ -91,7 +91,7 @@ class UnitFlag:
 
 
 class Unit(NamedTuple):
-    """One unit.
+    """A unit of the timer log.
 
     Args:
         previous: position in the timer log of the unit before it in its slot, -1 for none.

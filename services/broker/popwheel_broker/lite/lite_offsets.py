@@ -51,7 +51,7 @@ class LiteOffsets:
             if queue is not None and queue.min_offset < queue.max_offset:
                 offset = min(max(offset_in(queue), queue.min_offset), queue.max_offset)
                 progress = self._state.merge_buffer.of(group, queue)
-                if offset != progress.next_offset or self._lite_pops.lines.has(group, queue.topic):
+                if offset != progress.next_offset or self._lite_pops.message_group_queues.has(group, queue.topic):
                     wanted[queue] = offset
         return wanted
 
@@ -84,7 +84,7 @@ class LiteOffsets:
         commits = [OffsetCommit(group, queue.topic, 0, offset) for queue, offset in offsets.items()]
         in_flight: dict[Delivery, int] = {}
         for queue in offsets:
-            for line in self._lite_pops.lines.of_queue(group, queue.topic, 0).values():
+            for line in self._lite_pops.message_group_queues.of_queue(group, queue.topic, 0).values():
                 for delivery, index in line.members.values():
                     in_flight[delivery] = in_flight.get(delivery, 0) | 1 << index
         records = [Record(RecordKind.OFFSET, revive, 0, each.encode(), origin=RESET) for each in commits]

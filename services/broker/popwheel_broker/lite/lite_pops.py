@@ -5,8 +5,8 @@ A lite topic is its own message-group queue, so nothing of it is read while a me
 
 from collections.abc import Sequence
 
-from popwheel_broker.consume.lines import Lines
 from popwheel_broker.consume.merge_buffer import QueueProgress
+from popwheel_broker.consume.message_group_queues import MessageGroupQueues
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.consume.taken import Budget, Taken
@@ -20,7 +20,7 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 LINE = 1
 """The message-group queue of every message of a lite topic."""
 
-_LOOKS_MAX = 1024
+_READS_MAX = 1024
 """Limit of lite topics that one pop reads."""
 
 
@@ -50,9 +50,9 @@ class LitePops:
         self._response_bytes_max = response_bytes_max
 
     @property
-    def lines(self) -> Lines:
+    def message_group_queues(self) -> MessageGroupQueues:
         """Messages delivered, and those to be redelivered."""
-        return self._pops.ordered.lines
+        return self._pops.ordered.message_group_queues
 
     def pop(self, request: PopRequest, now_ms: int) -> PopAnswer:
         """Deliver messages; never waits. As `Pops.pop`, for a client that reads lite topics.
@@ -73,8 +73,8 @@ class LitePops:
         answer = self._pops.again(request)
         found = client.group.ready_for(client)
         if not answer.messages:
-            budget = Budget(min(request.max_messages, room), _LOOKS_MAX, self._response_bytes_max)
-            self._deliver(request, client, found[:_LOOKS_MAX], budget, answer)
+            budget = Budget(min(request.max_messages, room), _READS_MAX, self._response_bytes_max)
+            self._deliver(request, client, found[:_READS_MAX], budget, answer)
         answer.waiting = sum(each in client.group.ready for each in found)
         return answer
 
@@ -113,7 +113,7 @@ class LitePops:
                 progress.
         """
         group, topic = client.key.group, names.lite_topic(client.key.topic, lite_topic)
-        queue, lines = self._store.queue(topic, 0), self.lines
+        queue, lines = self._store.queue(topic, 0), self.message_group_queues
         if queue is None:
             return
         messages, before = budget.messages, len(taken)
@@ -137,7 +137,7 @@ class LitePops:
 
     def waits(self, group: str, topic: str, lite_topic: str) -> bool:
         """Return whether a lite topic has a message that a group may have now, without a read."""
-        stored, lines = names.lite_topic(topic, lite_topic), self.lines
+        stored, lines = names.lite_topic(topic, lite_topic), self.message_group_queues
         if lines.has(group, stored):
             return lines.ready(group, stored) > 0
         queue = self._store.queue(stored, 0)

@@ -80,7 +80,7 @@ class LiteServer:
                 return pb.SyncLiteResponse()  # from a proxy that the client has left
             client, new = subscriptions.begin(key, request.lite_topics, now_ms)
             client.said_ms = request.said_ms
-            self._lite.look_at(client, new)
+            self._lite.record_waiting(client, new)
             return pb.SyncLiteResponse()
         if known is None:
             return pb.SyncLiteResponse(unknown_client=True)
@@ -94,7 +94,7 @@ class LiteServer:
             await self._set_offsets(request)
             new = list(request.lite_topics)
             await self._flusher.durable(self._store.log.end_position)
-        self._lite.look_at(known, [each for each in new if each in known.lite_topics])
+        self._lite.record_waiting(known, [each for each in new if each in known.lite_topics])
         return pb.SyncLiteResponse()
 
     async def _set_offsets(self, request: pb.SyncLiteRequest) -> None:

@@ -17,9 +17,9 @@ from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import CorruptDataError
 
-_LOOKS_AT_ONCE = 500
+_CHECKS_AT_ONCE = 500
 """Number of lite topics that one step checks: a millisecond."""
-_UNKNOWN_LOOKS = 20
+_UNKNOWN_CHECKS = 20
 """Count of a lite topic that has to be read for it."""
 _GROUPS_AT_ONCE = 500
 """The number of groups, reading lite topics of a topic, that a message is recorded for at once: half a millisecond."""
@@ -78,30 +78,30 @@ class LiteTopics:
         later = self.subscriptions.later
         if len(groups) <= _GROUPS_AT_ONCE or later is None:
             if groups:
-                self._note_arrival(topic)
+                self._record_arrival(topic)
             return
         if not self._arrived:
-            later(0, self._note_arrivals)
+            later(0, self._record_arrivals)
         self._arrived[topic] = None
 
-    def _note_arrival(self, topic: str) -> int:
+    def _record_arrival(self, topic: str) -> int:
         """Record a message of a lite topic for all groups that may have it; return how many groups were checked."""
-        subscriptions, lines = self.subscriptions, self.pops.lines
+        subscriptions, lines = self.subscriptions, self.pops.message_group_queues
         groups, lite_topic = subscriptions.groups_of(names.lite_parent(topic)), names.lite_of(topic)
         for group in groups.values():
             if lite_topic in group.readers and not lines.has(group.name, topic):
-                subscriptions.note(group, lite_topic)
+                subscriptions.notify_one(group, lite_topic)
         return len(groups)
 
-    def _note_arrivals(self) -> None:
+    def _record_arrivals(self) -> None:
         """Record some of the messages that many groups may have: for all groups of one lite topic at the least."""
         looks = 0
         while self._arrived and looks < _GROUPS_AT_ONCE:
             topic = next(iter(self._arrived))
             del self._arrived[topic]
-            looks += self._note_arrival(topic)
+            looks += self._record_arrival(topic)
         if self._arrived and self.subscriptions.later is not None:
-            self.subscriptions.later(0, self._note_arrivals)
+            self.subscriptions.later(0, self._record_arrivals)
 
     def became_ready(self, group: str, topic: str) -> None:
         """Record that an earlier message has become ready, or that no message of the lite topic is in flight any
@@ -110,14 +110,14 @@ class LiteTopics:
         lite_topic, parent = names.lite_of(topic), names.lite_parent(topic)
         found = self.subscriptions.groups_of(parent).get(group)
         if found is not None and lite_topic in found.readers and self.pops.waits(group, parent, lite_topic):
-            self.subscriptions.note(found, lite_topic)
+            self.subscriptions.notify_one(found, lite_topic)
 
-    def look_at(self, client: LiteClient, lite_topics: Sequence[str]) -> None:
+    def record_waiting(self, client: LiteClient, lite_topics: Sequence[str]) -> None:
         """Record waiting messages, as a client reads these lite topics from now on, or its group's offsets were set."""
         group, topic, _ = client.key
         for each in lite_topics:
             if self.pops.waits(group, topic, each):
-                self.subscriptions.note(client.group, each)
+                self.subscriptions.notify_one(client.group, each)
 
     # The end of lite topics
 
@@ -126,18 +126,18 @@ class LiteTopics:
         """Number of lite topics that have ended, for any reason."""
         return self.expired + self.emptied
 
-    def step(self, now_ms: int, looks_max: int = _LOOKS_AT_ONCE) -> bool:
+    def step(self, now_ms: int, checks_max: int = _CHECKS_AT_ONCE) -> bool:
         """Check some lite topics, and end expired and empty ones; return whether a round over all of them is complete.
 
         Args:
             now_ms: wall clock.
-            looks_max: limit of checks; a lite topic that has to be read counts as several.
+            checks_max: limit of checks; a lite topic that has to be read counts as several.
 
         Raises:
             StatusError: the disk is full; they are checked again in the next round.
             NotInMemory: unchecked ones are checked again.
         """
-        if self._notify_some(looks_max):
+        if self._notify_some(checks_max):
             return False
         over: list[LiteQueue] = []
         expired: list[str] = []
@@ -146,12 +146,12 @@ class LiteTopics:
         ends_max = self._ends_max()
         for queue in self._rest:
             try:
-                looks += 1 if queue.last_ms else _UNKNOWN_LOOKS
+                looks += 1 if queue.last_ms else _UNKNOWN_CHECKS
                 if self._is_idle(queue):
                     if queue.min_offset >= queue.max_offset:
                         over.append(queue)
                     elif self._has_expired(queue, now_ms):
-                        looks += _UNKNOWN_LOOKS
+                        looks += _UNKNOWN_CHECKS
                         over.append(queue)
                         expired.append(queue.topic)
             except CorruptDataError:
@@ -160,8 +160,8 @@ class LiteTopics:
                 self._rest = chain((queue,), self._rest)
                 if not over:
                     raise
-                looks = looks_max
-            if looks >= looks_max or len(over) >= ends_max:
+                looks = checks_max
+            if looks >= checks_max or len(over) >= ends_max:
                 is_through = False
                 break
         if over:
@@ -206,16 +206,16 @@ class LiteTopics:
             queue.last_ms = (self._store.records.stored_at_ms(entries[0].position) or 0) if entries else 0
         return queue.last_ms
 
-    def _notify_some(self, looks_max: int) -> bool:
+    def _notify_some(self, checks_max: int) -> bool:
         """Notify some clients that they read a lite topic no more. Return whether there are more of them."""
         looks = 0
-        while self._to_notify and looks < looks_max:
+        while self._to_notify and looks < checks_max:
             parent, lite_topic = names.lite_parent(self._to_notify[0]), names.lite_of(self._to_notify[0])
             if not self._clients_to_notify:
                 groups = self.subscriptions.groups_of(parent)
                 looks += 1 + len(groups)
                 self._clients_to_notify = [each for group in groups.values() for each in group.readers_of(lite_topic)]
-            while self._clients_to_notify and looks < looks_max:
+            while self._clients_to_notify and looks < checks_max:
                 looks += 1
                 client = self._clients_to_notify.pop()
                 self.subscriptions.remove(client, (lite_topic,))

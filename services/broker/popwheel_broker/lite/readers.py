@@ -54,7 +54,7 @@ class Readers:
     def __init__(self) -> None:
         self.clients: dict[LiteClient, None] = {}
         self.polling: OrderedDict[LiteClient, None] = OrderedDict()
-        """Those with a waiting poll; the next to be notified comes first."""
+        """Readers with a waiting poll; the next to be notified comes first."""
 
     def add(self, client: LiteClient) -> None:
         """Add a client."""
@@ -82,7 +82,7 @@ class LiteGroup:
         name: of the group.
     """
 
-    __slots__ = ("clients", "is_gone", "name", "readers", "ready", "topic")
+    __slots__ = ("clients", "is_deleted", "name", "readers", "ready", "topic")
 
     def __init__(self, topic: str, name: str) -> None:
         self.topic = topic
@@ -94,7 +94,7 @@ class LiteGroup:
         """Lite topics that may have a message for the group, each with an ascending number: the longest-waiting
         first.
         """
-        self.is_gone = False
+        self.is_deleted = False
         """True if its topic or group was deleted: its clients are not known any more."""
 
     def add(self, client: LiteClient, lite_topic: str) -> None:

@@ -27,7 +27,7 @@ _PAIRS_AT_ONCE = 1_000
 
 
 class LiteSubscriptions:
-    """All clients that read lite topics.
+    """Clients that read lite topics.
 
     Args:
         limit: of pairs of a client and a lite topic; groups share it. A client counts as one, too.
@@ -55,7 +55,7 @@ class LiteSubscriptions:
         """Groups whose topic or which were deleted themselves, with clients that still count."""
         self._notified: OrderedDict[tuple[LiteGroup, str], int] = OrderedDict()
         """Lite topics of which some clients of several were notified within the last period, and how many."""
-        self._looks_later = False
+        self._is_scheduled = False
         self._counts = Shares()
         self._number = 0
         self.ready = 0
@@ -73,7 +73,7 @@ class LiteSubscriptions:
     def get(self, key: ClientKey) -> LiteClient | None:
         """Return a client; None if it is unknown."""
         client = self._clients.get(key)
-        return None if client is None or client.group.is_gone else client
+        return None if client is None or client.group.is_deleted else client
 
     def count_ready(self, key: ClientKey) -> int:
         """Return the number of lite topics that may have a message for a client; 0 if it is unknown."""
@@ -174,7 +174,7 @@ class LiteSubscriptions:
         self._counts.give(key.group)
         group = client.group
         group.clients.pop(client, None)
-        if not group.clients and not group.is_gone:
+        if not group.clients and not group.is_deleted:
             groups = self._groups[group.topic]
             del groups[group.name]
             if not groups:
@@ -191,9 +191,9 @@ class LiteSubscriptions:
             if not groups:
                 del self._groups[name]
         for each in gone:
-            each.is_gone = True
+            each.is_deleted = True
         self._leaving += gone
-        self._let_go(_PAIRS_AT_ONCE)
+        self._remove_deleted(_PAIRS_AT_ONCE)
 
     def end_idle(self, before_ms: int, now_ms: int) -> bool:
         """Forget clients without a waiting poll that were not seen since a time, some at a time.
@@ -205,7 +205,7 @@ class LiteSubscriptions:
         Returns:
             Whether there may be more.
         """
-        left = self._let_go(_PAIRS_AT_ONCE)
+        left = self._remove_deleted(_PAIRS_AT_ONCE)
         while left > 0 and self._clients:
             key, client = next(iter(self._clients.items()))
             if client.seen_ms >= before_ms:
@@ -217,7 +217,7 @@ class LiteSubscriptions:
                 self.end(key)
         return left <= 0
 
-    def _let_go(self, pairs: int) -> int:
+    def _remove_deleted(self, pairs: int) -> int:
         """Remove some clients whose topic or group was deleted; return how many pairs more could be removed at once."""
         while self._leaving and pairs > 0:
             clients = self._leaving[0].clients
@@ -241,7 +241,7 @@ class LiteSubscriptions:
 
     # Arrivals
 
-    def note(self, group: LiteGroup, lite_topic: str) -> None:
+    def notify_one(self, group: LiteGroup, lite_topic: str) -> None:
         """Notify one polling client of a lite topic, in turn, that it may have a message for its group.
 
         If the message is still there a period later, others are notified.
@@ -259,7 +259,7 @@ class LiteSubscriptions:
         elif readers.polling:
             self._notify(readers.next().key)
             self._notified.setdefault((group, lite_topic), 1)
-            self._look_later()
+            self._schedule()
 
     def again(self, group: LiteGroup, lite_topic: str) -> None:
         """Record that a lite topic may have a message for a group, after all others that do; notifies nobody."""
@@ -293,14 +293,14 @@ class LiteSubscriptions:
         if self._notified and (notified := self._notified.get((group, lite_topic))):
             self._notified[group, lite_topic] = notified - 1
 
-    def _look_later(self) -> None:
-        if not self._looks_later and self.later is not None:
-            self._looks_later = True
-            self.later(WHILE_S, self._look)
+    def _schedule(self) -> None:
+        if not self._is_scheduled and self.later is not None:
+            self._is_scheduled = True
+            self.later(WHILE_S, self._end_period)
 
-    def _look(self) -> None:
+    def _end_period(self) -> None:
         """End the period: notify others of messages that were not taken."""
-        self._looks_later = False
+        self._is_scheduled = False
         left = _NOTIFIED_AT_ONCE
         for _ in range(len(self._notified)):
             if left <= 0:
@@ -317,7 +317,7 @@ class LiteSubscriptions:
             if notified + more < len(readers.polling):
                 self._notified[group, lite_topic] = notified + max(0, more)
         if self._notified:
-            self._look_later()
+            self._schedule()
 
 
 _NO_GROUPS: dict[str, LiteGroup] = {}

@@ -51,7 +51,7 @@ class CommitLog:
                 self._files.append(disk.open(folder / name))
         self._dirty: list[File] = []
         self._syncing = asyncio.Lock()
-        """One at a time: what another has begun to sync is not on the device yet."""
+        """Lock of a sync: what another has begun to sync is not on the device yet."""
         self._on_the_way: Sequence[File] = ()
         """Files that are synced at this moment, so that they must not be closed."""
         self._names_changed = False
@@ -355,13 +355,13 @@ class CommitLog:
                     found = record.decode(data, offset, position + offset)
                 except CorruptDataError as error:
                     if position + offset < synced_position:
-                        self.note_damage(position + offset)
+                        self.record_damage(position + offset)
                         raise CorruptDataError(
                             f"{error}, though the log was known to be good up to {synced_position}; nothing was "
                             "changed: restore the segment file from a replica or a backup"
                         ) from error
                     if not may_cut(position + offset):
-                        self.note_damage(position + offset)
+                        self.record_damage(position + offset)
                         raise
                     self.cut(position + offset)
                     break
@@ -402,13 +402,13 @@ class CommitLog:
                 try:
                     found = record.decode(data, offset, position + offset)
                 except CorruptDataError:
-                    self.note_damage(position + offset)
+                    self.record_damage(position + offset)
                     raise
                 yield found
                 offset += found.length
             position += offset
 
-    def note_damage(self, position: int) -> None:
+    def record_damage(self, position: int) -> None:
         """Record that a record was found damaged."""
         if len(self.damaged) < _DAMAGED_MAX:
             self.damaged.add(position)

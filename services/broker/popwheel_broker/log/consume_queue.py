@@ -189,7 +189,7 @@ class ConsumeQueue:
         return self._base + self._in_window(end) // ENTRY_BYTES
 
     def trim(self, end: int, kept: int) -> None:
-        """Drop entries that are in files from memory: those before a position of the commit log, but for so many."""
+        """Drop entries of files from memory: those before a position of the commit log, except the last `kept`."""
         surplus = self._in_window(end) - kept * ENTRY_BYTES
         if self._window is not None and surplus > 0:
             del self._window[:surplus]

@@ -51,7 +51,7 @@ class Flusher:
         store: whose log is synced.
         mode: `sync`: a waiter is released when its records are on the device; `async`: at once.
         interval_ms: how often the log is synced for records without a waiter.
-        on_failure: called once when a sync has failed; nothing is confirmed after that (S1).
+        on_failure: called once when a sync has failed; nothing is committed after that (S1).
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Flusher:
         if self._mode == "async":
             if self._marks is not None and self._marks.replicated_position < position:
                 await self.replicated(position)
-            self._store.confirm(position)
+            self._store.commit(position)
         elif self._store.high_watermark < position:
             # With too few replicas the sync is left to the task, after which all waiters get the refusal.
             enough = self._marks is None or self._marks.enough
@@ -163,12 +163,10 @@ class Flusher:
         """Return when all that was appended up to now is `fully_synced`."""
         await self.fully_synced(self._store.log.end_position)
 
-    def confirm_later(self) -> None:
+    def commit_later(self) -> None:
         """Confirm what was appended soon, without waiting for it."""
         if self._mode == "async":
-            self._store.confirm(
-                self._store.log.end_position if self._marks is None else self._marks.replicated_position
-            )
+            self._store.commit(self._store.log.end_position if self._marks is None else self._marks.replicated_position)
         else:
             self._wanted.set()
 
@@ -208,12 +206,12 @@ class Flusher:
         synced = self._store.log.synced_position
         assert synced <= self._store.log.end_position, "more is synced than was appended"
         if self._marks is None:
-            self._confirm(synced)
+            self._commit(synced)
         else:
             self._marks.synced(synced)
             self.advance()
 
-    async def keep_refused(self, error: StatusError) -> None:
+    async def sync_refused(self, error: StatusError) -> None:
         """Make a rollback survive a power loss before the refusal is returned (S2).
 
         Args:
@@ -236,14 +234,14 @@ class Flusher:
             return
         if not marks.enough:
             _fail_all(self._waiting, _replicas_lost())
-        self._confirm(marks.replicated_position if self._mode == "async" else marks.high_watermark)
-        _let_go(self._waiting_replicated, marks.replicated_position)
-        _let_go(self._waiting_fully_synced, marks.fully_synced_position)
+        self._commit(marks.replicated_position if self._mode == "async" else marks.high_watermark)
+        _wake(self._waiting_replicated, marks.replicated_position)
+        _wake(self._waiting_fully_synced, marks.fully_synced_position)
 
-    def _confirm(self, position: int) -> None:
-        self._store.confirm(position)
+    def _commit(self, position: int) -> None:
+        self._store.commit(position)
         if self._waiting:
-            _let_go(self._waiting, position)
+            _wake(self._waiting, position)
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -293,7 +291,7 @@ async def _wait(queue: _Waiting, position: int) -> None:
         raise
 
 
-def _let_go(queue: _Waiting, position: int) -> None:
+def _wake(queue: _Waiting, position: int) -> None:
     while queue and queue[0][0] <= position:
         _, future = queue.popleft()
         if not future.done():

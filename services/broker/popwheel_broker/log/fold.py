@@ -32,7 +32,7 @@ class Fold(Protocol):
         """
 
 
-def _not_noted(found: StoredRecord, fault: RecordFaultError) -> None:
+def _not_folded(found: StoredRecord, fault: RecordFaultError) -> None:
     raise fault
 
 
@@ -45,7 +45,7 @@ class Folds:
 
     def __init__(self) -> None:
         self._by_kind: dict[int, tuple[Fold, ...]] = {}
-        self.on_fault: Callable[[StoredRecord, RecordFaultError], None] = _not_noted
+        self.on_fault: Callable[[StoredRecord, RecordFaultError], None] = _not_folded
 
     def add(self, fold: Fold) -> None:
         """Have some state follow the log from now on."""

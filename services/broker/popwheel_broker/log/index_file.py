@@ -35,7 +35,7 @@ _MAGIC = b"PWQI"
 _VERSION = 1
 _ROW = struct.Struct(">16sQIQ")
 _KEY_BYTES = 16
-_ROWS_LOOKED_AT = _IN_PAGE // _ROW.size
+_ROWS_READ = _IN_PAGE // _ROW.size
 _ROWS_AT_ONCE = 256
 _PAGES_AT_ONCE = 256
 _GUESSES = 4
@@ -79,7 +79,7 @@ def key_of(topic: str, queue_id: int) -> bytes:
 
 
 class IndexFile:
-    """One file; it is open only while it is read.
+    """An index file; it is open only while it is read.
 
     Args:
         disk: where it is.
@@ -161,8 +161,8 @@ class IndexFile:
                 guess = (low + high) // 2
                 if guesses <= _GUESSES and low_key < high_key:  # keys are spread evenly, unless somebody chose names
                     guess = low + (wanted - low_key) * (high - low) // (high_key - low_key)
-                start = max(low, min(guess, high - 1) - _ROWS_LOOKED_AT // 2)
-                stop = min(high, start + _ROWS_LOOKED_AT)
+                start = max(low, min(guess, high - 1) - _ROWS_READ // 2)
+                stop = min(high, start + _ROWS_READ)
                 rows = self._read(file, _HEADER.size + start * _ROW.size, (stop - start) * _ROW.size)
                 first, last = rows[:_KEY_BYTES], rows[-_ROW.size :][:_KEY_BYTES]
                 if key < first:
@@ -206,10 +206,10 @@ class IndexFile:
 
     @property
     def parts(self) -> int:
-        """Number of parts for `look_at`."""
+        """Number of parts for `load`."""
         return -(-self._pages // _PAGES_AT_ONCE)
 
-    def look_at(self, part: int) -> None:
+    def read_part(self, part: int) -> None:
         """Have a part of the file in memory."""
         file = self._disk.open(self.path)
         try:

@@ -1,7 +1,7 @@
 """The message store: one commit log, and the consume queues that lead into it.
 
 The single writer of both. A record is *appended* when `put` returns (it survives the end of the process) and
-*confirmed* when it is as durable as the flush mode promises; only then is it in its queue and can be read (S2: nobody
+*committed* when it is as durable as the flush mode promises; only then is it in its queue and can be read (S2: nobody
 gets a message that a power loss could undo). The caller makes it durable (`log.flusher`).
 """
 
@@ -16,7 +16,7 @@ from popwheel_broker.log import record
 from popwheel_broker.log.commit_log import CommitLog
 from popwheel_broker.log.consume_queue import ConsumeQueue, Entry, LiteQueue, packed_entry, unpacked_entries
 from popwheel_broker.log.fold import Folds
-from popwheel_broker.log.queue_index import IndexGaps, QueueIndex, goes_not_on
+from popwheel_broker.log.queue_index import IndexGaps, QueueIndex, out_of_order
 from popwheel_broker.log.queues import QueueChanges, QueueName, Queues
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
 from popwheel_broker.log.refusals import disk_refusal
@@ -33,7 +33,7 @@ _Pending = tuple[int, ConsumeQueue, bytes | bytearray, Sequence[int]]
 """Records appended and not committed: the log's end behind them, their queue, their entries, their tag hashes."""
 
 _REMADE_SHARE = 4
-"""A range without an index file gets one for so many entries: this part of the limit of a merged one."""
+"""A range without an index file gets one when it has this part of the entries of the largest merged file."""
 _RANGES_LOGGED = 10
 
 _log = structlog.get_logger()
@@ -67,7 +67,7 @@ class StoreCheckpoint:
         queues: first offset ever and next offset of each queue.
         offsets_from: where queues begin that are made from then on (see `Queues.offsets_from`).
         remade: the index files that are there are not to be trusted, also after a crash: all are made again.
-        reached: of the commit log; what stands from `position` up to here was not confirmed yet, and shows all the
+        reached: of the commit log; what stands from `position` up to here was not committed yet, and shows all the
             same: in topics that are gone, and in queues that are new. A log that is cut off before it has no use for
             this checkpoint.
     """
@@ -86,7 +86,7 @@ def _nobody(queues: Sequence[ConsumeQueue]) -> None:
 
 
 class MessageStore:
-    """Appends, confirms, reads and deletes records.
+    """Appends, commits, reads and deletes records.
 
     Args:
         disk: where the files are.
@@ -114,7 +114,7 @@ class MessageStore:
         self._options = options
         self._clock = clock
         self._on_arrival = on_arrival
-        self._unconfirmed: deque[_Pending] = deque()
+        self._uncommitted: deque[_Pending] = deque()
         self._next_offsets: dict[ConsumeQueue, int] = {}
         self._unwritten: dict[ConsumeQueue, None] = {}
         self._checkpoint_position = self._covered = 0
@@ -230,30 +230,30 @@ class MessageStore:
             raise disk_refusal(error) from error
         assert not pending or pending[-1][0] == self.log.end_position, "the log ends elsewhere than its records do"
         self._next_offsets.update(next_offsets)
-        self._unconfirmed.extend(pending)
+        self._uncommitted.extend(pending)
         if self.on_append is not None:
             self.on_append()
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         """Make the records before `position` readable, in their order."""
-        unconfirmed = self._unconfirmed
+        uncommitted = self._uncommitted
         reached = self.high_watermark
-        while unconfirmed and unconfirmed[0][0] <= position:
-            reached, queue, entries, tag_hashes = unconfirmed.popleft()
+        while uncommitted and uncommitted[0][0] <= position:
+            reached, queue, entries, tag_hashes = uncommitted.popleft()
             queue.extend(entries)
             self.queues.changed(queue)
             self._on_arrival(queue, tag_hashes)
-        if not unconfirmed:
+        if not uncommitted:
             self._next_offsets.clear()
             reached = max(reached, position)
         # Else a run may go on behind `position`: it becomes readable as a whole, and a checkpoint must not part it.
-        assert reached >= self.high_watermark, "the confirmed position falls (C4)"
+        assert reached >= self.high_watermark, "the committed position falls (C4)"
         self.high_watermark = reached
 
-    def unconfirmed_entries(self, queue: ConsumeQueue) -> list[Entry]:
-        """Return the entries of a queue that are appended and not confirmed yet, in their order."""
+    def uncommitted_entries(self, queue: ConsumeQueue) -> list[Entry]:
+        """Return the entries of a queue that are appended and not committed yet, in their order."""
         return [
-            entry for _, each, entries, _ in self._unconfirmed if each is queue for entry in unpacked_entries(entries)
+            entry for _, each, entries, _ in self._uncommitted if each is queue for entry in unpacked_entries(entries)
         ]
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -289,14 +289,14 @@ class MessageStore:
         self._unwritten = (
             {**self._unwritten, **self.queues.take_recent()} if self._unwritten else self.queues.take_recent()
         )
-        assert self.high_watermark <= self.log.end_position, "more is confirmed than was appended"
+        assert self.high_watermark <= self.log.end_position, "more is committed than was appended"
         self._checkpoint_position = self.high_watermark
         return StoreCheckpoint(
             self.high_watermark,
             self.log.synced_position,
             self.epoch,
             offsets_from=self.queues.offsets_from,
-            reached=self._unconfirmed[-1][0] if self._unconfirmed else self.high_watermark,
+            reached=self._uncommitted[-1][0] if self._uncommitted else self.high_watermark,
         )
 
     async def write_index(self) -> None:
@@ -344,11 +344,11 @@ class MessageStore:
             queue.begin_at(found.queue_offset)
         elif found.queue_offset > queue.max_offset and (queue.is_unused or self._is_in_gap(queue)):
             queue.begin_at(found.queue_offset)  # a put that failed has made it, or the log has lost its beginning
-        # A checkpoint may have a topic that was deleted and made again before all of it was confirmed: then messages of
+        # A checkpoint may have a topic that was deleted and made again before all of it was committed: then messages of
         # the former topic are still here, and the record of its deletion follows.
         if found.queue_offset >= queue.begin_offset:
             if found.queue_offset != queue.max_offset:
-                raise goes_not_on(found, queue.max_offset)
+                raise out_of_order(found, queue.max_offset)
             queue.extend(packed_entry(found.position, found.length, found.tag_hash))
             self.queues.changed(queue)
         self.high_watermark = found.position + found.length

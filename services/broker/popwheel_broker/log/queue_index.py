@@ -294,7 +294,7 @@ class QueueIndex(EntryFiles):
         try:
             for file in files:
                 for part in range(file.parts):
-                    await self._disk.reads.run(partial(file.look_at, part))  # what is merged is in memory then
+                    await self._disk.reads.run(partial(file.read_part, part))  # what is merged is in memory then
             made = await self._made(files[0].begin, files[-1].end, _merged(files))
             await to_its_end(self._replace(files, made))
         except CorruptDataError as error:
@@ -396,7 +396,7 @@ class IndexGaps:
             first, entries = self._runs.setdefault(queue, (found.queue_offset, bytearray()))
             following = first + len(entries) // ENTRY_BYTES
             if found.queue_offset != following or following >= queue.max_offset:
-                raise goes_not_on(found, min(following, queue.max_offset))
+                raise out_of_order(found, min(following, queue.max_offset))
             entries += packed_entry(found.position, found.length, found.tag_hash)
             self._count += 1
         end = found.position + found.length
@@ -415,7 +415,7 @@ class IndexGaps:
             self._begin = self.begin if is_whole else end
 
 
-def goes_not_on(found: StoredRecord, following: int) -> CorruptDataError:
+def out_of_order(found: StoredRecord, following: int) -> CorruptDataError:
     """Return the error for a record that is not the next of its queue."""
     return CorruptDataError(
         f"the record at {found.position} has offset {found.queue_offset} of queue {found.topic}/{found.queue_id}, "

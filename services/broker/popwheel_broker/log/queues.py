@@ -1,4 +1,4 @@
-"""All consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
+"""Consume queues of a broker, by topic: how many there may be, which have changed, and where new ones begin."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,9 +72,9 @@ class Queues:
         self._count = 0
         self._changed: dict[ConsumeQueue, None] = {}
         self._recent: dict[ConsumeQueue, None] = {}
-        self._gone: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
         self.system_topics: dict[str, None] = {}
-        """Those of the system's topics that have queues: dead letters, deliveries, timers; not the retry topics."""
+        """Queues of the system's topics that have queues: dead letters, deliveries, timers; not the retry topics."""
         self.offsets_from = 0
         """First offset of queues that are made from now on: no dropped queue has a larger one.
 
@@ -106,7 +106,7 @@ class Queues:
         return lite.get(topic) if lite is not None and not queue_id else None
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Those of a topic; of one of lite topics none, as each of these is a topic."""
+        """Queues of a topic; of one of lite topics none, as each of these is a topic."""
         queues = self._by_topic.get(topic)
         if queues is not None:
             return list(queues.values())
@@ -114,7 +114,7 @@ class Queues:
         return [] if queue is None else [queue]
 
     def lite_of(self, topic: str) -> list[LiteQueue]:
-        """Those of the lite topics of a topic, in the order in which they came about."""
+        """Queues of the lite topics of a topic, in the order in which they came about."""
         return list(self._lite.get(topic, {}).values())
 
     def lite_names(self, topic: str, after: str, count: int) -> list[str]:
@@ -216,7 +216,7 @@ class Queues:
         dropped = self._drop_lite(topic)
         queues = self._by_topic.pop(topic, None)
         if queues is not None:
-            self._gone[topic] = None
+            self._deleted[topic] = None
             dropped += queues.values()
         self._count -= len(dropped)
         for queue in dropped:
@@ -233,7 +233,7 @@ class Queues:
         return dropped
 
     def _drop_lite(self, topic: str) -> list[ConsumeQueue]:
-        """Those of the lite topics of a topic, or that of one lite topic, which are no more."""
+        """Queues of the lite topics of a topic, or that of one lite topic, which are no more."""
         if not self._lite:
             return []
         parent = names.lite_parent(topic)
@@ -249,13 +249,13 @@ class Queues:
         if parent == topic or not lite:
             del self._lite[parent], self._lite_names[parent]
         self.lite_topics -= len(dropped)
-        self._gone.update(dict.fromkeys(queue.topic for queue in dropped))
+        self._deleted.update(dict.fromkeys(queue.topic for queue in dropped))
         return dropped
 
     def changed(self, queue: ConsumeQueue) -> None:
         """Record that a queue has grown."""
         self._recent[queue] = None
-        if self.get(queue.topic, queue.queue_id) is queue:  # else its topic was deleted before this was confirmed
+        if self.get(queue.topic, queue.queue_id) is queue:  # else its topic was deleted before this was committed
             self._changed[queue] = None
 
     def restore(self, topic: str, queue_id: int, begin_offset: int, max_offset: int) -> None:
@@ -283,7 +283,7 @@ class Queues:
         return queue
 
     def take_recent(self) -> dict[ConsumeQueue, None]:
-        """Those that have grown since the last call."""
+        """Queues that have grown since the last call."""
         recent, self._recent = self._recent, {}
         return recent
 
@@ -299,7 +299,7 @@ class Queues:
             position: of the commit log, up to which the queues have all.
         """
         changed, self._changed = self._changed, {}
-        gone, self._gone = self._gone, {}
+        gone, self._deleted = self._deleted, {}
         return QueueChanges(list(gone), changed, position, self.offsets_from)
 
     def _index(self, topic: str) -> None:

@@ -48,11 +48,11 @@ class RecordKind(IntEnum):
     DELIVERY = 2
     """A pop: which messages are hidden from which group until when (`popwheel_broker.consume.delivery`)."""
     ACK = 3
-    """Some messages of a delivery are done with."""
+    """Acknowledgement of messages of a delivery."""
     RENEWAL = 4
-    """Some messages of a delivery stay hidden for longer."""
+    """New invisible duration of messages of a delivery."""
     FORGET_TOPIC = 5
-    """All that the topic's queues hold is void: it was deleted."""
+    """Deletion of a topic: what its queues hold is void."""
     FORGET_GROUP = 6
     """The group has no progress and holds no messages: it was deleted."""
     OFFSET = 7
@@ -81,7 +81,7 @@ class RecordKind(IntEnum):
 
 @dataclass(slots=True)
 class Record:
-    """One record, before its place in the log is known.
+    """A record, before its place in the log is known.
 
     Args:
         kind: what it says.
@@ -110,7 +110,7 @@ class Record:
 
 
 class StoredRecord(NamedTuple):
-    """One record as it was read from the log; `decoded` as in `Record`, of one that was appended just now."""
+    """A record as it was read from the log; `decoded` as in `Record`, of one that was appended just now."""
 
     kind: int
     topic: str

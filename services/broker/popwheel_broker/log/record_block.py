@@ -84,7 +84,7 @@ def choose(
         entries: as `packed_entry` made them.
         offset: of the first.
         wanted: hashes of tags; None: all.
-        messages_max: so many at the most.
+        messages_max: limit of the messages.
         bytes_max: their records have no more bytes together, but for the first.
 
     Returns:

@@ -10,7 +10,7 @@ from popwheel_broker.log.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class SegmentAge:
-    """One segment.
+    """A segment of the log.
 
     Args:
         end_position: where it ends.

@@ -36,7 +36,7 @@ class StoredRecords:
         try:
             return record.decode(self._log.read(entry.position, entry.length), 0, entry.position)
         except CorruptDataError:
-            self._log.note_damage(entry.position)
+            self._log.record_damage(entry.position)
             raise
 
     def read_many(self, entries: Sequence[Entry]) -> list[StoredRecord]:
@@ -110,7 +110,7 @@ class StoredRecords:
             queue: whose records they are.
             places: where they stand; at least one.
             sought: which.
-            found_max: so many at the most, the first.
+            found_max: limit of the records; the first are returned.
         """
         data = b"".join(self.read_block(queue, places))
         begins = np.cumsum(places.lengths) - places.lengths
@@ -153,7 +153,7 @@ class StoredRecords:
         try:
             return self.record_at(position).store_time_ms
         except CorruptDataError:
-            self._log.note_damage(position)
+            self._log.record_damage(position)
             return None
 
     def record_at(self, position: int) -> StoredRecord:

@@ -39,30 +39,30 @@ class Changes(Generic[Key]):
 
     def __init__(self, chunk_max: int, gone_max: int) -> None:
         self._chunk_max = chunk_max
-        self._gone_max = gone_max
+        self._deleted_max = gone_max
         self._chunks: list[_Chunk[Key]] = []
         self._chunk_of: dict[Key, _Chunk[Key]] = {}
         """Also of keys that are gone."""
-        self._gone: OrderedDict[Key, None] = OrderedDict()
+        self._deleted: OrderedDict[Key, None] = OrderedDict()
         self._forgotten_version = 0
         self._is_open = False
         self._tidied = 0
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return len(self._chunk_of) - len(self._gone)
+        return len(self._chunk_of) - len(self._deleted)
 
-    def note(self, key: Key, version: int, *, is_gone: bool = False) -> None:
+    def record(self, key: Key, version: int, *, is_deleted: bool = False) -> None:
         """Record that a key has changed, or is gone.
 
         Args:
             key: which.
             version: of this change; not earlier than any before.
-            is_gone: whether it is not there any more.
+            is_deleted: whether it is not there any more.
         """
         assert not self._chunks or version >= self._chunks[-1].version, "a change is noted after a later one (C4)"
         before = self._chunk_of.get(key)
-        if before is None and is_gone:
+        if before is None and is_deleted:
             return
         if before is not None:
             before.keys.discard(key)
@@ -72,11 +72,11 @@ class Changes(Generic[Key]):
         chunk.version = version
         chunk.keys.add(key)
         self._chunk_of[key] = chunk
-        self._gone.pop(key, None)
-        if is_gone:
-            self._gone[key] = None
-            if len(self._gone) > self._gone_max:
-                self._forget_first_gone()
+        self._deleted.pop(key, None)
+        if is_deleted:
+            self._deleted[key] = None
+            if len(self._deleted) > self._deleted_max:
+                self._forget_first_deleted()
 
     def _begin_chunk(self, version: int) -> None:
         self._chunks.append(_Chunk(version))
@@ -102,8 +102,8 @@ class Changes(Generic[Key]):
         self._chunk_of.update(dict.fromkeys(small.keys, large))
         self._chunks[at : at + 2] = [large]
 
-    def _forget_first_gone(self) -> None:
-        key, _ = self._gone.popitem(last=False)
+    def _forget_first_deleted(self) -> None:
+        key, _ = self._deleted.popitem(last=False)
         chunk = self._chunk_of.pop(key)
         chunk.keys.discard(key)
         self._forgotten_version = max(self._forgotten_version, chunk.version)

@@ -10,7 +10,7 @@ from popwheel_broker.replication.changes import Changes
 from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.pb.popwheel.v1.broker_pb2 import KnownName, ReplicaCheckpoint, TimerProgress
 
-_GONE_MAX = 100_000
+_DELETED_MAX = 100_000
 _RESTS_MAX = 64
 _GONE = -1
 _Pair = tuple[str, ConsumeQueue]
@@ -36,67 +36,67 @@ class CheckpointSource:
         self._buffer = buffer
         self._names = names
         self.version = 0
-        self.looked_position = 0
+        self.scanned_position = 0
         """Position of the log for the offsets: they are at least of the time when the log ended here."""
         self._rests: deque[int] = deque(maxlen=_RESTS_MAX)
-        self._offsets: Changes[_Pair] = Changes(entries_max, _GONE_MAX)
-        self._topics: Changes[str] = Changes(entries_max, _GONE_MAX)
-        self._groups: Changes[str] = Changes(entries_max, _GONE_MAX)
+        self._offsets: Changes[_Pair] = Changes(entries_max, _DELETED_MAX)
+        self._topics: Changes[str] = Changes(entries_max, _DELETED_MAX)
+        self._groups: Changes[str] = Changes(entries_max, _DELETED_MAX)
         self._changed_offsets = buffer.watch()
         self._changed_names = names.watch()
-        self._has_looked = False
+        self._has_scanned = False
         self._unfinished: Iterator[None] = iter(())
 
     def __len__(self) -> int:
         """Return the number of offsets."""
         return len(self._offsets)
 
-    def look(self) -> Iterator[None]:
+    def scan(self) -> Iterator[None]:
         """Collect the changes since the last scan, or everything at first, a small part for each step.
 
         An unfinished scan of a caller that was cancelled is completed first.
         """
         for _ in self._unfinished:
             yield
-        self._unfinished = self._look()
+        self._unfinished = self._scan()
         for _ in self._unfinished:
             yield
 
-    def _look(self) -> Iterator[None]:
+    def _scan(self) -> Iterator[None]:
         names, offsets = self._changed_names.take(), self._changed_offsets.take()
         topics: Iterable[str] = names.topics
         groups: Iterable[str] = names.groups
-        if not self._has_looked:
+        if not self._has_scanned:
             topics, groups = list(self._names.topic_ids), list(self._names.group_ids)
         for table, changed, there in (
             (self._topics, topics, self._names.topic_ids),
             (self._groups, groups, self._names.group_ids),
         ):
             for name in changed:
-                self._note(table, name, is_gone=name not in there)
+                self._record_change(table, name, is_deleted=name not in there)
                 yield
-        if not self._has_looked:
+        if not self._has_scanned:
             for group in list(self._buffer.groups):
                 for queue in self._buffer.of_group(group):
-                    self._look_at(group, queue)
+                    self._scan_offset(group, queue)
                     yield
-            self._has_looked = True
+            self._has_scanned = True
         if offsets.gone_groups:
             for keys in self._offsets.chunks():
                 for group, queue in [key for key in keys if key[0] in offsets.gone_groups]:
-                    self._look_at(group, queue)
+                    self._scan_offset(group, queue)
                 yield
         for group, queues in offsets.offsets.items():
             for queue in queues:
-                self._look_at(group, queue)
+                self._scan_offset(group, queue)
                 yield
 
-    def _look_at(self, group: str, queue: ConsumeQueue) -> None:
-        self._note(self._offsets, (group, queue), is_gone=self._buffer.offsets(group, queue) is None)
+    def _scan_offset(self, group: str, queue: ConsumeQueue) -> None:
+        self._record_change(self._offsets, (group, queue), is_deleted=self._buffer.offsets(group, queue) is None)
 
-    def _note(self, table: Changes[Key], key: Key, *, is_gone: bool) -> None:
+    def _record_change(self, table: Changes[Key], key: Key, *, is_deleted: bool) -> None:
         self.version += 1
-        table.note(key, self.version, is_gone=is_gone)
+        table.record(key, self.version, is_deleted=is_deleted)
 
     def is_rest(self, known_version: int) -> bool:
         """Return whether a rest was promised for this version, a short while ago."""
@@ -139,7 +139,7 @@ class CheckpointSource:
             timer=timer,
             revive_offsets=revive_offsets,
             rest_from=rest_from or 0,
-            looked_position=self.looked_position,
+            scanned_position=self.scanned_position,
         )
         self._add_offsets(answer, pairs)
         _add_names(answer.topics, answer.gone_topics, topics, self._names.topic_ids)

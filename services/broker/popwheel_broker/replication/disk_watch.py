@@ -9,8 +9,8 @@ from popwheel_common.disk import Disk, DiskUsage
 
 _log = structlog.get_logger()
 
-_LOOK_INTERVAL_S = 0.5
-_LOOK_BYTES_MIN = 1024 * 1024
+_POLL_INTERVAL_S = 0.5
+_POLL_BYTES_MIN = 1024 * 1024
 
 
 class DiskWatch:
@@ -28,8 +28,8 @@ class DiskWatch:
         self._folder = folder
         self._clock = clock
         self._full_share = full_share
-        self._looked_at_s = -_LOOK_INTERVAL_S
-        self._look_at_position = 0
+        self._polled_at_s = -_POLL_INTERVAL_S
+        self._poll_at_position = 0
         self._full = False
 
     def usage(self) -> DiskUsage:
@@ -39,11 +39,11 @@ class DiskWatch:
     def is_full(self, position: int) -> bool:
         """Return whether sends are to be refused, of a broker whose log ends at `position`."""
         now_s = self._clock.monotonic()
-        if now_s - self._looked_at_s >= _LOOK_INTERVAL_S or position >= self._look_at_position:
+        if now_s - self._polled_at_s >= _POLL_INTERVAL_S or position >= self._poll_at_position:
             usage = self.usage()
             left_bytes = usage.free_bytes - int((1.0 - self._full_share) * usage.total_bytes)
-            self._looked_at_s = now_s
-            self._look_at_position = position + max(_LOOK_BYTES_MIN, left_bytes // 4)
+            self._polled_at_s = now_s
+            self._poll_at_position = position + max(_POLL_BYTES_MIN, left_bytes // 4)
             full = left_bytes < 0
             if full != self._full:
                 _log.warning("disk nearly full, sends are refused" if full else "disk has space again")

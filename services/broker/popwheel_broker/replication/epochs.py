@@ -79,7 +79,7 @@ class EpochHistory:
         self._positions.append(position)
         del self._epochs[:-EPOCHS_MAX], self._positions[:-EPOCHS_MAX]
 
-    def note(self, epoch: int, position: int) -> bool:
+    def record(self, epoch: int, position: int) -> bool:
         """Record the epoch of a record at the log's end; return whether it is new.
 
         Raises:

@@ -15,7 +15,7 @@ class PositionTimes:
         self._end_position = -1
         self._unmarked: tuple[int, int] | None = None
 
-    def note(self, position: int, now_ms: int) -> None:
+    def record(self, position: int, now_ms: int) -> None:
         """Record that the log reaches to `position` now."""
         if position <= self._end_position:
             return

@@ -54,7 +54,7 @@ class LogEpochs:
         self._is_unsaved |= gone
         return gone
 
-    def note(self, found: StoredRecord) -> None:
+    def record(self, found: StoredRecord) -> None:
         """Record the epoch of a record, which may be new."""
         if found.epoch > self.history.latest:
             self.begin(found.epoch, found.position)
@@ -81,10 +81,10 @@ class LogEpochs:
         try:
             for index, (start, end) in enumerate(segments):
                 last = index + 1 == len(segments)
-                self.note(next(log.records(start, start + 1)))
+                self.record(next(log.records(start, start + 1)))
                 if last or next(log.records(end, end + 1)).epoch > self.history.latest:
                     for found in log.records(start, end):
-                        self.note(found)
+                        self.record(found)
         except CorruptDataError:
             if min(log.damaged, default=0) < synced_position:
                 raise

@@ -1,7 +1,7 @@
 """Fold of the log into the core's state: records that will stay, a few at a time.
 
-What was appended a moment ago is in memory still, up to `_KEPT_BYTES`; the rest is read again. Other threads read, and
-the loop is left after 10 ms of folding.
+What was appended a moment ago is in memory still, up to `_RETAINED_BYTES`; the rest is read again. Other threads read,
+and the loop is left after 10 ms of folding.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_common.supervision import supervised
 
 _FOLD_S = 0.01
-_KEPT_BYTES = 16 * 1024 * 1024
+_RETAINED_BYTES = 16 * 1024 * 1024
 _READ_AHEAD_BYTES = 256 * 1024
 
 
@@ -29,7 +29,7 @@ class LogFold:
         log: the log.
         reads: where files are read.
         clock: for how long the loop may be kept busy.
-        on_folded: called when records were folded by `confirm`.
+        on_folded: called when records were folded by `commit`.
         on_failure: called with an unexpected error.
     """
 
@@ -50,7 +50,7 @@ class LogFold:
         self._on_failure = on_failure
         self._appended: deque[StoredRecord] = deque()
         self._appended_bytes = 0
-        self._confirmed = 0
+        self._committed = 0
         self._folding: asyncio.Task[None] | None = None
         self._damage: CorruptDataError | None = None
         """Damage that ended `_folding`, for the next caller who can have it repaired."""
@@ -65,18 +65,18 @@ class LogFold:
         """
         last = self._appended[-1] if self._appended else None
         goes_on = last is None or last.position + last.length == records[0].position
-        if goes_on and self._appended_bytes + length <= _KEPT_BYTES:
+        if goes_on and self._appended_bytes + length <= _RETAINED_BYTES:
             self._appended.extend(records)
             self._appended_bytes += length
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         """Fold what is before `position`, as far as it is here: some at once, the rest soon.
 
         Raises:
             CorruptDataError: a record is damaged; it may be tried again when it was mended.
         """
-        if position > self._confirmed:
-            self._confirmed = position
+        if position > self._committed:
+            self._committed = position
         if self._damage is not None:
             damage, self._damage = self._damage, None
             raise damage
@@ -95,7 +95,7 @@ class LogFold:
             await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Fold no more until `confirm`."""
+        """Fold no more until `commit`."""
         self._damage = None
         if self._folding is not None:
             self._folding.cancel()
@@ -105,12 +105,12 @@ class LogFold:
         """Apply a cut of the log at `position`."""
         self._appended.clear()
         self._appended_bytes = 0
-        self._confirmed = min(self._confirmed, position)
+        self._committed = min(self._committed, position)
 
     def _fold_some(self) -> bool:
         """Fold records in memory, for a moment; return whether there are more."""
         position = self._core().folded_position
-        is_more = self._fold(self._confirmed_end)
+        is_more = self._fold(self._committed_end)
         if self._core().folded_position > position:
             self._on_folded()
         return is_more
@@ -120,15 +120,15 @@ class LogFold:
             is_more = True
             while is_more:
                 await asyncio.sleep(0)
-                await self._read_ahead(self._confirmed_end)
+                await self._read_ahead(self._committed_end)
                 is_more = self._fold_some()
         except CorruptDataError as error:
             self._damage = error
         self._folding = None
 
     @property
-    def _confirmed_end(self) -> int:
-        return min(self._confirmed, self._log.end_position)
+    def _committed_end(self) -> int:
+        return min(self._committed, self._log.end_position)
 
     async def _read_ahead(self, end: int) -> None:
         """Read the next records to fold into memory, if they are not there any more.

@@ -74,7 +74,7 @@ class MasterLag:
         """Record the end of the master's log that it has sent."""
         self.end_position = end_position
         self.received_ms = now_ms
-        self._times.note(end_position, now_ms)
+        self._times.record(end_position, now_ms)
 
     def behind_bytes(self, position: int) -> int:
         """Return how many bytes the master had beyond a position."""
@@ -151,7 +151,7 @@ class LogReceiver:
                 await asyncio.sleep(0)  # the report leaves before the fold
                 if log.end_position - log.synced_position > slave.constants.unsynced_bytes_max:
                     await self._wait_for_sync()
-            await self._confirm(chunk.high_watermark)
+            await self._commit(chunk.high_watermark)
 
     async def _wait_for_sync(self) -> None:
         """Take no more until the device has caught up; the master then sends no more either."""
@@ -264,11 +264,11 @@ class LogReceiver:
         self._unsynced.set()
         return True
 
-    async def _confirm(self, position: int) -> None:
+    async def _commit(self, position: int) -> None:
         log, slave = self._log, self._slave
         while True:
             try:
-                log.confirm(position)
+                log.commit(position)
                 return
             except CorruptDataError as error:
                 # A record was good on arrival and is damaged now. If it is good and does not fit, no repair helps; a

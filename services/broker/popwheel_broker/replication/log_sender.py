@@ -110,7 +110,7 @@ class LogSender:
         stream: to the slave.
         sent_before: up to where the slave was sent the log by an earlier stream.
         on_member: called when the slave's progress may be a reason to change the set.
-        on_sent: called when records were sent, which are to be confirmed sooner or later.
+        on_sent: called when records were sent, which are to be committed sooner or later.
     """
 
     def __init__(
@@ -258,11 +258,11 @@ class LogSender:
             elif self._must_speak:
                 await self._send(self._chunk())
             else:
-                self._note_full()
+                self._record_full()
                 wanted.clear()
                 await wanted.wait()
 
-    def _note_full(self) -> None:
+    def _record_full(self) -> None:
         is_full = self._window.is_full and self._log.end_position > self._window.sent_position
         if is_full and not self._was_full:
             self._master.statistics.window_waits += 1
@@ -321,11 +321,11 @@ class LogSender:
         """Return a message without records: the watermark and where the master is."""
         master, log = self._master, self._log
         self._must_speak = False
-        self._sent_watermark = confirmed = master.members.fully_synced_position
+        self._sent_watermark = committed = master.members.fully_synced_position
         return LogChunk(
             epoch=master.epoch,
             position=self._window.sent_position,
-            high_watermark=confirmed,
+            high_watermark=committed,
             start_position=log.start_position,
             time_ms=master.clock.wall_ms(),
             end_position=log.end_position,

@@ -32,7 +32,7 @@ class MasterCheckpoint:
 
     def __init__(self) -> None:
         self.latest = ReplicaCheckpoint()
-        """All but the columns of the last one that was taken; its epoch is 0 if there was none."""
+        """Last checkpoint that was taken, without its columns; its epoch is 0 if there was none."""
         self._offsets: dict[ProgressKey, tuple[int, int]] = {}
         self._topics: dict[str, int] = {}
         self._groups: dict[str, int] = {}
@@ -121,7 +121,7 @@ class MasterCheckpoint:
             high_watermark=given.high_watermark,
             revive_offsets=given.revive_offsets,
             rest_from=given.rest_from,
-            looked_position=given.looked_position,
+            scanned_position=given.scanned_position,
         )
         latest.timer.CopyFrom(given.timer)
         self.latest = latest
@@ -217,7 +217,7 @@ def take_over_offsets(core: BrokerCore, checkpoint: MasterCheckpoint) -> int:
         core: all of the log is folded into it, and that holds all that the checkpoint speaks of.
         checkpoint: the old master's progress.
     """
-    position = checkpoint.latest.looked_position
+    position = checkpoint.latest.scanned_position
     if not checkpoint.is_complete or core.begun_position > position:
         return 0
     moved = 0
@@ -234,12 +234,11 @@ def take_over_offsets(core: BrokerCore, checkpoint: MasterCheckpoint) -> int:
 
 def _is_same(core: BrokerCore, checkpoint: MasterCheckpoint, group: str, topic: str) -> bool:
     """Return whether a group and a topic are those that the old master knew by their names."""
+    topic_ids, group_ids = core.topic_registry.topic_ids, core.topic_registry.group_ids
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         owner = topic.removeprefix(names.DEAD_LETTER_PREFIX)
-        topic_is_same = owner in core.names.group_ids and core.names.group_ids[owner] == checkpoint.groups.get(owner)
+        topic_is_same = owner in group_ids and group_ids[owner] == checkpoint.groups.get(owner)
     else:
         base = names.topic_of_retry_topic(topic) or topic
-        topic_is_same = base in core.names.topic_ids and core.names.topic_ids[base] == checkpoint.topics.get(base)
-    return (
-        topic_is_same and group in core.names.group_ids and core.names.group_ids[group] == checkpoint.groups.get(group)
-    )
+        topic_is_same = base in topic_ids and topic_ids[base] == checkpoint.topics.get(base)
+    return topic_is_same and group in group_ids and group_ids[group] == checkpoint.groups.get(group)

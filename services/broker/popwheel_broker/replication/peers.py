@@ -85,7 +85,7 @@ class Peers:
                 self._channels[address] = self._connect(address)
             yield number, self._channels[address]
 
-    async def forget_gone(self) -> None:
+    async def forget_absent(self) -> None:
         """Close the ways to where no replica is any more: one that starts again may be at another address each time."""
         for address in sorted(self._channels.keys() - set(self._addresses.values())):
             await self._channels.pop(address).close()

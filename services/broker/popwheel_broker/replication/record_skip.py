@@ -110,7 +110,7 @@ class RecordSkip:
                 f"its header says offset {place.queue_offset} of {names.shown(place.topic)}/{place.queue_id}, and the "
                 f"log around it says {'nothing of it' if offset is None else offset}: it is not known what is missing",
             )
-        kept = await self._keep(position, place.length)
+        kept = await self._store_bytes(position, place.length)
         await log.mend(position, self._instead(position, place))
         log.damaged.discard(position)
         _log.warning(
@@ -203,7 +203,7 @@ class RecordSkip:
             self._log.damaged.clear()  # the next reader meets it again
         return seen, at
 
-    async def _keep(self, position: int, length: int) -> Path:
+    async def _store_bytes(self, position: int, length: int) -> Path:
         """Keep the damaged bytes in a file. A skip that was cut off has left them already."""
         path = self._folder / f"{position:020d}.record"
         if not self._disk.exists(path):
@@ -231,7 +231,7 @@ class RecordSkip:
 
 
 def _padding(room: int) -> bytes:
-    """Return a message of so many bytes with nothing in it but a body of zeros; its length takes five bytes always."""
+    """Return a message of a given size with nothing in it but a body of zeros; its length takes five bytes always."""
     if room < 6:
         return bytes(room)
     size = room - 6

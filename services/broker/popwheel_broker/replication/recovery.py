@@ -18,7 +18,7 @@ _log = structlog.get_logger()
 
 
 class Recovery:
-    """One start of a replica.
+    """Start of a replica.
 
     Args:
         core: a fresh one, on the log that is there.
@@ -113,6 +113,6 @@ class Recovery:
         """
         for found in self._log.scan(begin, saved.store.synced_position, lambda position: alone or position in asked):
             self.records += 1
-            self._epochs.note(found)
+            self._epochs.record(found)
             if alone or found.position < saved.store.position:
                 self._core.fold(found)

@@ -10,7 +10,7 @@ from popwheel_broker.replication.epochs import EpochHistory
 
 
 class ReplicaLog(Protocol):
-    """The log of one replica. `start <= confirmed <= end` and `synced <= end` hold at every moment."""
+    """The log of one replica. `start <= committed <= end` and `synced <= end` hold at every moment."""
 
     @property
     def start_position(self) -> int:
@@ -64,7 +64,7 @@ class ReplicaLog(Protocol):
             OSError: the device refused; nothing may be appended any more (S1).
         """
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         """Fold what is before `position` into the state, as far as it is here. Less than before changes nothing.
 
         Raises:

@@ -1,6 +1,6 @@
 """Store of a replica, whatever its role: the log, its epochs, and the core that is folded from it.
 
-A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is confirmed. So
+A core is folded as far as the log is known to stay: a master's to its end, a slave's as far as it is committed. So
 records that are cut off were as a rule never folded. If they were (an unclean election, `ack_mode: master`), the core
 is rebuilt, from an earlier checkpoint or from the whole log.
 """
@@ -50,7 +50,7 @@ class FilesSubscriber(Protocol):
     async def rest(self) -> None:
         """Stop the work on the log and the core: the log is about to be cut, or the core to be replaced."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue with the log, and with `core` as it is now."""
 
 
@@ -173,7 +173,7 @@ class ReplicaStore:
         Args:
             alone: nobody else can have been master since, so all that is there stays.
             repair: has a damaged record at a position of the log mended; whether it was.
-            is_nowhere: whether all other replicas, where that was in vain, say that they do not have it.
+            is_nowhere: whether the repair failed and all other replicas say that they do not have the record.
 
         Raises:
             CorruptDataError: acknowledged data is damaged; nothing was changed.
@@ -234,7 +234,7 @@ class ReplicaStore:
             StatusError: the disk is full; it may be tried again.
         """
         self.stop_folding()
-        await self.sync()  # folded records count as confirmed
+        await self.sync()  # folded records count as committed
         if not self._is_whole:
             async with self._saving:
                 await self._begin_anew()
@@ -303,7 +303,7 @@ class ReplicaStore:
         for found in records:
             if found.epoch != self.epochs.latest:
                 epochs = epochs or EpochHistory(self.epochs)
-                epochs.note(found.epoch, found.position)
+                epochs.record(found.epoch, found.position)
         try:
             self.log.append_raw([found.length for found in records], data)
         except OSError as error:
@@ -322,15 +322,15 @@ class ReplicaStore:
         try:
             await self.log.sync()
         finally:  # also when the waiter was cancelled
-            self._look_at_log()
+            self._check_log()
 
-    def _look_at_log(self) -> None:
+    def _check_log(self) -> None:
         if self.log.stopped is not None:
             self._on_failure(OSError(self.log.stopped))
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         """Fold what is before `position`, as far as it is here (see `ReplicaLog`)."""
-        self._fold.confirm(position)
+        self._fold.commit(position)
 
     async def cut(self, position: int) -> None:
         """Drop all from `position` on, durably (see `ReplicaLog`)."""
@@ -383,7 +383,7 @@ class ReplicaStore:
         if is_below_saved or knows_more or self.core.folded_position > position or self.core.is_finished:
             await self._begin_anew()
         elif self._subscriber is not None:
-            self._subscriber.go_on()
+            self._subscriber.resume()
 
     async def install(self, checkpoint: bytes, position: int, epochs: EpochHistory) -> None:
         """Drop all, and begin with a master's checkpoint and an empty log at `position` (see `ReplicaLog`)."""
@@ -426,7 +426,7 @@ class ReplicaStore:
             try:
                 await self.log.mend(found.position, data[begin : begin + found.length])
             finally:
-                self._look_at_log()
+                self._check_log()
 
     # What is saved
 
@@ -462,7 +462,7 @@ class ReplicaStore:
             raise
         self.is_followers = self._is_whole = True
         if self._subscriber is not None:
-            self._subscriber.go_on()
+            self._subscriber.resume()
 
     async def _rest(self) -> None:
         """Stop folds and saves during a change of the log and the core; the caller restarts them.

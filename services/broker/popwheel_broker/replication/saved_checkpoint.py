@@ -31,8 +31,8 @@ class SavedCheckpoint:
     Args:
         disk: where the file is.
         path: its name.
-        changes_bytes_min: of changes the file takes at least so many before it is written anew; and as many as all
-            that was there took when it was.
+        changes_bytes_min: bytes of changes that the file takes at least before it is rewritten; it takes as many as its
+            content had at the last rewrite, if that is more.
         on_failure: called if the device has failed.
     """
 

@@ -43,7 +43,7 @@ REPLICA_STATES: Final = Transitions(
         ReplicaState.JOINS,
         "it is within `joining_bytes`, and may try",
     ),
-    Row((ReplicaState.JOINS,), ("due",), ReplicaState.ASKED_IN, "it has all that is confirmed"),
+    Row((ReplicaState.JOINS,), ("due",), ReplicaState.ASKED_IN, "it has all that is committed"),
     Row((ReplicaState.JOINS,), ("due",), ReplicaState.FOLLOWS, "`joining_ms_max` is over: it pauses"),
     Row((ReplicaState.JOINS,), ("disconnected",), ReplicaState.FOLLOWS, "its stream broke: it pauses"),
     Row(

@@ -11,7 +11,7 @@ stored set is within `members` and the replicas that were requested since `versi
 arrives, which decides every request for an older version, or until it is certain of each request that no controller
 has stored it or ever will (`is_certain`). A call may have gone to several controllers, or to one several times, so that
 the last of them refuses proves nothing: it may refuse because the first has stored it. A replica is asked in only when
-it has all that was confirmed before; from then on nothing is without it.
+it has all that was committed before; from then on nothing is without it.
 Under load a replica is always a little behind a master that does not wait, so it counts a moment before (JOINS):
 the watermarks stand still until it has reached them.
 """
@@ -137,7 +137,7 @@ class SyncStateSet:
         self._end_position = position
         self._synced_position = position
         self._times = PositionTimes()
-        self._times.note(position, now_ms)
+        self._times.record(position, now_ms)
         self._followers: dict[int, _Follower] = {}
         self._counted: list[_Follower] = []
         self._wish = WishState.NONE
@@ -176,7 +176,7 @@ class SyncStateSet:
         """Record an append of the master."""
         assert end_position >= self._end_position, "the log of a master was cut"
         self._end_position = end_position
-        self._times.note(end_position, now_ms)
+        self._times.record(end_position, now_ms)
         self._raise_watermarks()
 
     def synced(self, position: int) -> None:
@@ -269,15 +269,15 @@ class SyncStateSet:
         `decided` or `failed` must follow, and until then nothing else is due.
         """
         for follower in self._followers.values():
-            in_vain = now_ms - follower.joining_since_ms >= self._constants.joining_ms_max
-            if in_vain and not self._has_joined(follower):
+            is_overdue = now_ms - follower.joining_since_ms >= self._constants.joining_ms_max
+            if is_overdue and not self._has_joined(follower):
                 self._leave_off_joining(follower, "due", now_ms)
         if self._wish in (WishState.ASKED, WishState.ASKED_AGAIN) or now_ms < self._ask_not_before_ms:
             return None
         if self._asked is not None and self._asked_in():
             change = self._asked
         else:
-            wanted = (self.members - self._to_leave(now_ms)) | self._to_come()
+            wanted = (self.members - self._to_leave(now_ms)) | self._candidates()
             if wanted == self.members:
                 return None
             change = SetChange(self.version, wanted)
@@ -356,7 +356,7 @@ class SyncStateSet:
                 leaving.add(number)
         return frozenset(leaving)
 
-    def _to_come(self) -> frozenset[int]:
+    def _candidates(self) -> frozenset[int]:
         """Replicas to be asked in."""
         return frozenset(
             each.number

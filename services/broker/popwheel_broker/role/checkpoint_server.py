@@ -99,18 +99,18 @@ class CheckpointServer:
                     leader.epoch,
                     self._entries_max,
                     leader.core.state.merge_buffer,
-                    leader.core.names,
+                    leader.core.topic_registry,
                 )
             elif self._scans > scans or self._source.is_rest(known_version):
                 return self._source
             self._scans += 1
             source = self._source
             source.epoch = leader.epoch  # a master that is elected once more keeps its core
-            looked_position = leader.core.store.log.end_position
-            for count, _ in enumerate(source.look(), 1):
+            scanned_position = leader.core.store.log.end_position
+            for count, _ in enumerate(source.scan(), 1):
                 if count % _SCANNED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-            source.looked_position = looked_position
+            source.scanned_position = scanned_position
             return source
 
     def _leads_not(self, epoch: int) -> StatusError:

@@ -31,11 +31,11 @@ UNANSWERED_S_MAX: Final = 15.0
 class Step(Enum):
     """Step of a replica that is to shut down."""
 
-    STAY = "stay"
+    WAIT = "wait"
     """Others catch up: it continues to serve."""
     SAY = "say"
     """It reports to the controller that it leaves: a master's role is transferred, and a slave is not elected."""
-    GO = "go"
+    LEAVE = "leave"
     """It shuts down."""
 
 
@@ -50,10 +50,10 @@ def next_step(group: BrokerGroup, me: int) -> Step:
     alive = {replica.number for replica in group.replicas if replica.alive}
     others = alive - {me}
     if me not in group.sync_state_set or not others:
-        return Step.GO
+        return Step.LEAVE
     if not others <= set(group.sync_state_set):
-        return Step.STAY
-    return Step.SAY if group.master == me or me in alive else Step.GO
+        return Step.WAIT
+    return Step.SAY if group.master == me or me in alive else Step.LEAVE
 
 
 class Departure:
@@ -85,14 +85,14 @@ class Departure:
 
     async def wait(self) -> None:
         """Return when the group can do without this replica."""
-        while (step := await self.next_step()) is not Step.GO:
+        while (step := await self.next_step()) is not Step.LEAVE:
             self._announce(step is Step.SAY)
             await asyncio.sleep(_ASK_AGAIN_S)
 
     async def next_step(self) -> Step:
-        """Return the next step: STAY while no controller answers.
+        """Return the next step: WAIT while no controller answers.
 
-        After a longer silence it is GO: nobody could take over, and all replicas may be about to shut down.
+        After a longer silence it is LEAVE: nobody could take over, and all replicas may be about to shut down.
         """
         request = DescribeBrokerGroupRequest(group=self._name)
         try:
@@ -104,7 +104,7 @@ class Departure:
             if str(error) != self._unanswered:
                 self._unanswered = str(error)
                 _log.warning("no controller says whether the replica may leave", name=self._name, why=str(error))
-            return Step.STAY if now_s - self._unanswered_since_s < UNANSWERED_S_MAX else Step.GO
+            return Step.WAIT if now_s - self._unanswered_since_s < UNANSWERED_S_MAX else Step.LEAVE
         self._unanswered = None
         self.is_master = group.master == self._replica
         return next_step(group, self._replica)

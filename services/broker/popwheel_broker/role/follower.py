@@ -59,7 +59,7 @@ class Follower:
     def start(self) -> None:
         """Start to follow."""
         self._files.subscribe(self)
-        self.go_on()
+        self.resume()
         self.replication.start()
         self._tasks = [supervised(self._save_often(), "broker-checkpoint", self._on_failure)]
 
@@ -80,7 +80,7 @@ class Follower:
             await self._timer.save()
         await self._files.save(self._files.sync)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Start the timer of a new core."""
         self._timer = TimerService(
             self._files.core.timer, self._disk, self._clock, self._files.sync, _nothing, self._on_failure

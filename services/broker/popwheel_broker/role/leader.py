@@ -1,4 +1,4 @@
-"""One term of a master: its parts, how it starts, stops, pauses, and transfers its role."""
+"""Term of a master: its parts, how it starts, stops, pauses, and transfers its role."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _REVIVE_SHARE = 4
 
 
 class Leader:
-    """One term of a master.
+    """Term of a master.
 
     Args:
         group: the group's state that starts the term.
@@ -57,7 +57,7 @@ class Leader:
         self.core = core = files.core
         self._options = options
         self._clock = clock
-        self._follower = context.controller_follower
+        self._follower = context.controller_watch
         self._on_failure = on_failure
         self._cluster_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,14 +88,14 @@ class Leader:
         self.replication = ReplicationMaster(master, context.channels.controller, self.attend, on_group, on_failure)
         self.replication.decided(group)
         self.reviver = Reviver(
-            core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.confirm_later, on_failure
+            core, clock, options.waiting_bytes_max // _REVIVE_SHARE, self.flusher.commit_later, on_failure
         )
         self.timer = TimerService(
             core.timer,
             context.disk,
             clock,
             self.flusher.all_fully_synced,
-            self.flusher.confirm_later,
+            self.flusher.commit_later,
             on_failure,
         )
         self.upkeep = Upkeep(context, self.flusher, self.timer)
@@ -124,7 +124,7 @@ class Leader:
             store=core.store,
             checkers=self.checkers,
             takes_commits=lambda: admission.refusal() is None,
-            confirm_later=self.flusher.confirm_later,
+            commit_later=self.flusher.commit_later,
             on_failure=on_failure,
         )
         kind_servers = (timer_server, transaction_server)
@@ -155,9 +155,9 @@ class Leader:
             return
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
-            supervised(self.upkeep.let_go_often(), "broker-let-go", self._on_failure),
+            supervised(self.upkeep.evict_often(), "broker-let-go", self._on_failure),
             supervised(self.upkeep.save_often(), "broker-checkpoint", self._on_failure),
-            supervised(self.upkeep.look_for_oldest_often(), "broker-oldest", self._on_failure),
+            supervised(self.upkeep.measure_oldest_often(), "broker-oldest", self._on_failure),
             supervised(self.upkeep.delete_expired_often(), "broker-retention", self._on_failure),
             supervised(self.upkeep.end_lite_topics_often(), "broker-lite", self._on_failure),
         ]
@@ -263,7 +263,7 @@ class Leader:
                 f"the background writers of {self._options.name} did not stop within {wait_s} s",
             )
         self.attend()
-        self.flusher.confirm_later()
+        self.flusher.commit_later()
         end = self.core.store.log.end_position
         while self.members.synced_position_of(to) < end:
             if self._clock.monotonic() >= until_s:
@@ -273,7 +273,7 @@ class Leader:
             await asyncio.sleep(0.005)
         return end
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Restart the background writers after a failed transfer, as soon as the earlier ones have stopped."""
         if not self.has_ended:
             self._is_paused = False
@@ -308,24 +308,24 @@ class Leader:
             began_s = self._clock.monotonic()
             try:
                 self.core.cluster_changes.apply()
-                self.flusher.confirm_later()
-                if not self.core.names.can_apply_changes:
+                self.flusher.commit_later()
+                if not self.core.topic_registry.can_apply_changes:
                     self.timer.start()  # only now are deleted topics known
                     self.transactions.start()
-                has_more = self.core.cluster_changes.note_settings()
-                self.flusher.confirm_later()
+                has_more = self.core.cluster_changes.record_settings()
+                self.flusher.commit_later()
             except StatusError as error:
                 _log.error("a change of topics or groups could not be applied, trying again", error=str(error))
                 await asyncio.sleep(1)
                 continue
-            if has_more or self.core.names.can_apply_changes:
+            if has_more or self.core.topic_registry.can_apply_changes:
                 await pace.let_others(self._clock.monotonic() - began_s)
             else:
                 await self._cluster_changed.wait()
 
     async def _catch_up_with_log(self) -> None:
         """Wait for the cluster state of the previous master: it may have stored messages of new topics."""
-        names, view = self.core.names, self._follower.view
+        names, view = self.core.topic_registry, self._follower.view
         known = names.known_version
 
         def is_behind() -> bool:

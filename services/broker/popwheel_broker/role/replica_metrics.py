@@ -84,7 +84,7 @@ class ReplicaCollector(Collector):
             (
                 "popwheel_broker_kept_for_tries",
                 f"Messages and ids remembered for retries of sends, each of at most {MESSAGES_MAX}.",
-                0 if leader is None else leader.server.kept_for_tries,
+                0 if leader is None else leader.server.remembered_for_tries,
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)

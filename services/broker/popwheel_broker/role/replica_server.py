@@ -110,13 +110,13 @@ class ReplicaServer:
                 raise self._leads_not(request) from None
             transfer.callers -= 1
             if not transfer.callers:
-                self._go_on(leader, transfer)
+                self._resume(leader, transfer)
             raise
         except BaseException:
-            self._go_on(leader, transfer)
+            self._resume(leader, transfer)
             raise
         if transfer.timer is None:  # else repeated calls would keep the master paused
-            transfer.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._go_on, leader, transfer)
+            transfer.timer = asyncio.get_running_loop().call_later(_NEW_EPOCH_S, self._resume, leader, transfer)
         return pb.HandOverResponse(end_position=end)
 
     def stop_waiting(self) -> None:
@@ -127,13 +127,13 @@ class ReplicaServer:
             if transfer.timer is not None:
                 transfer.timer.cancel()
 
-    def _go_on(self, leader: Leader, transfer: _Transfer) -> None:
+    def _resume(self, leader: Leader, transfer: _Transfer) -> None:
         if self._transfer is not transfer:
             return
         self.stop_waiting()
         if self._role.leader is leader and not leader.has_ended:
             _log.warning("the broker's role was not transferred, it continues to lead", name=self._options.name)
-            leader.go_on()
+            leader.resume()
             self._router.open(leader.server.service, leader.replication.replicate)
 
     def _leads_not(self, request: pb.HandOverRequest) -> StatusError:

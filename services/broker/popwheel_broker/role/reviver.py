@@ -23,7 +23,7 @@ p99 was 8 to 25 ms, and is 5 ms with 2 (`revive-burst --flush sync`).
 """
 _TRY_AGAIN_MS = 1000
 _NEVER_MS = 1 << 62
-_CONFIRMED_LOOK_S = 0.005
+_COMMITTED_POLL_S = 0.005
 
 
 class Reviver:
@@ -33,7 +33,7 @@ class Reviver:
         core: the core with the open deliveries.
         clock: measures the steps.
         waiting_bytes_max: limit of appended bytes that are not readable yet; at the limit it waits.
-        confirm_later: confirms what was appended.
+        commit_later: commits what was appended.
         on_failure: called with an error that stops it.
     """
 
@@ -42,7 +42,7 @@ class Reviver:
         core: BrokerCore,
         clock: Clock,
         waiting_bytes_max: int,
-        confirm_later: Callable[[], None],
+        commit_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._core = core
@@ -51,7 +51,7 @@ class Reviver:
         self._pace = Pace(clock, _REST)
         self._waiting_bytes_max = waiting_bytes_max
         self._appended_bytes = self._appended_end = 0
-        self._confirm_later = confirm_later
+        self._commit_later = commit_later
         self._on_failure = on_failure
         self._changed = asyncio.Event()
         self._wake_at_ms = _NEVER_MS
@@ -80,11 +80,11 @@ class Reviver:
         table = self._core.state.table
         while True:
             if self._is_ahead():
-                await asyncio.sleep(_CONFIRMED_LOOK_S)
+                await asyncio.sleep(_COMMITTED_POLL_S)
                 continue
             began_s = self._clock.monotonic()
             if await self._core.store.reads.run(self._step):
-                self._confirm_later()
+                self._commit_later()
                 await self._pace.let_others(self._clock.monotonic() - began_s)
                 continue
             next_due_ms = table.next_due_ms()
@@ -143,12 +143,12 @@ class Reviver:
         try:
             self._core.acks.redeliver([(delivery, index) for index in indexes], attempted=True)
         except (StatusError, OSError, CorruptDataError):
-            self._redeliver_each(delivery, indexes)
+            self._redeliver_messages(delivery, indexes)
         else:
             self.redelivered += len(indexes)
             self.failing_since_ms = None
 
-    def _redeliver_each(self, delivery: Delivery, indexes: list[int]) -> None:
+    def _redeliver_messages(self, delivery: Delivery, indexes: list[int]) -> None:
         for index in indexes:
             try:
                 self._core.acks.redeliver([(delivery, index)], attempted=True)

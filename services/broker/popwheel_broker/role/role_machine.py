@@ -60,7 +60,7 @@ class RoleMachine:
         self._checkpoints = checkpoints
         self._replica_server = replica_server
         self._on_role = on_role
-        self._kept_numbers: frozenset[int] = frozenset()
+        self._stored_numbers: frozenset[int] = frozenset()
         """Numbers of the replicas in the superblock, which the next start knows."""
         self._has_group = False
         self._group_changed = asyncio.Event()
@@ -81,8 +81,8 @@ class RoleMachine:
         self._peers.know(self._role.group)
         # Not by the sync-state set: it may have grown by this replica's request, and the answer was lost.
         # Without a state there may be others.
-        self._kept_numbers = self._role.members
-        return self._kept_numbers == {self._options.replica}
+        self._stored_numbers = self._role.members
+        return self._stored_numbers == {self._options.replica}
 
     def start(self) -> None:
         """Start to take roles."""
@@ -139,17 +139,17 @@ class RoleMachine:
                 self._group_changed.set()
 
     async def _take_role(self, group: BrokerGroup) -> None:
-        await self._peers.forget_gone()
+        await self._peers.forget_absent()
         role = self._role
         leader = role.leader
         if group.master == self._options.replica and group.epoch > 0:
             if leader is not None and leader.epoch == group.epoch:
                 try:  # first: the next start must know a replica that may join the set
-                    await self._keep(group)
+                    await self._store_group(group)
                 finally:
                     leader.decided(group)  # a master with a full disk continues, and tries to record it again
             else:
-                await self._keep(group)
+                await self._store_group(group)
                 await self._lead(group)
             return
         if leader is not None:
@@ -168,7 +168,7 @@ class RoleMachine:
             self._router.refuse(f"is led by another replica, at {master.address}")
             if role.follower is None:
                 self._follow(group, master)
-        await self._keep(group)
+        await self._store_group(group)
 
     async def _lead(self, group: BrokerGroup) -> None:
         role, files, clock = self._role, self._files, self._context.clock
@@ -233,7 +233,7 @@ class RoleMachine:
             master=master.address,
         )
 
-    async def _keep(self, group: BrokerGroup) -> None:
+    async def _store_group(self, group: BrokerGroup) -> None:
         """Record the group's state; it is reported to a controller that has lost its state.
 
         Raises:
@@ -244,11 +244,11 @@ class RoleMachine:
         try:
             await self._files.superblock.change(group=group.SerializeToString())
         except OSError as error:
-            if not numbers <= self._kept_numbers:
+            if not numbers <= self._stored_numbers:
                 raise
             _log.error("the state of the broker's group could not be recorded", error=str(error))
         else:
-            self._kept_numbers = numbers
+            self._stored_numbers = numbers
 
     async def stop(self) -> None:
         """Stop with the process: save, unless the broker has failed."""

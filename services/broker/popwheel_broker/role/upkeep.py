@@ -13,7 +13,7 @@ from popwheel_common.pace import Pace
 
 _log = structlog.get_logger()
 
-_LET_GO_INTERVAL_S = 1.0
+_EVICTION_INTERVAL_S = 1.0
 _STEPS = 10
 _OLDEST_INTERVAL_S = 5.0
 _OLDEST_RESTS = 50
@@ -22,7 +22,7 @@ _LITE_INTERVAL_S = 1.0
 _LITE_REST = 2
 _LITE_RESTS = 10
 """Factor as above: a round over a million lite topics takes some ten seconds of work."""
-_SAVE_LOOK_INTERVAL_S = 1.0
+_SAVE_POLL_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 
 
@@ -53,7 +53,7 @@ class Upkeep:
         """Save by time and by appended bytes."""
         saved_position = -1
         interval_s = self._options.checkpoint_interval_ms / 1000
-        look_s = min(interval_s, _SAVE_LOOK_INTERVAL_S)
+        look_s = min(interval_s, _SAVE_POLL_INTERVAL_S)
         waited_s = 0.0
         while True:
             await asyncio.sleep(look_s)
@@ -74,13 +74,13 @@ class Upkeep:
             except (OSError, StatusError) as error:
                 _log.error("the broker's progress could not be saved, trying again", error=str(error))
 
-    async def let_go_often(self) -> None:
+    async def evict_often(self) -> None:
         """Free memory of what is done, and repair damaged records."""
         while True:
-            await asyncio.sleep(_LET_GO_INTERVAL_S)
+            await asyncio.sleep(_EVICTION_INTERVAL_S)
             try:
                 for _ in range(_STEPS):
-                    more = (self._let_go(), self._core.lag.step())
+                    more = (self._evict(), self._core.lag.step())
                     if not any(more):
                         break
                     await asyncio.sleep(0)
@@ -88,7 +88,7 @@ class Upkeep:
             except OSError as error:
                 _log.error("housekeeping failed, trying again", error=str(error))
 
-    async def look_for_oldest_often(self) -> None:
+    async def measure_oldest_often(self) -> None:
         """Measure the age of the oldest waiting messages."""
         oldest, reads, pace = self._core.oldest, self._core.store.reads, Pace(self._clock)
         rest_s = _OLDEST_INTERVAL_S
@@ -132,15 +132,15 @@ class Upkeep:
             except (OSError, StatusError) as error:
                 _log.error("expired lite topics could not be ended, trying again", error=str(error))
             if core.lite.ended > ended:
-                self._flusher.confirm_later()
+                self._flusher.commit_later()
             rest_s = max(_LITE_INTERVAL_S, busy_s * _LITE_RESTS)
 
     def _careful_ms(self) -> int:
         """Return the earlier time of both clocks: a wall clock that is set forward expires nothing early."""
         return min(self._clock.wall_ms(), self._clock.steady_ms())
 
-    def _let_go(self) -> bool:
-        more = self._core.state.merge_buffer.let_go(self._core.pop_clock.now_ms())
+    def _evict(self) -> bool:
+        more = self._core.state.merge_buffer.evict(self._core.pop_clock.now_ms())
         for queue, damage in self._core.pops.damaged.items():
             if queue not in self._logged_damage:
                 self._logged_damage.add(queue)
@@ -184,4 +184,4 @@ class Upkeep:
             copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
             await self._flusher.durable(core.store.log.end_position)
             core.relocation.rewrite(copied)
-            self._flusher.confirm_later()
+            self._flusher.commit_later()

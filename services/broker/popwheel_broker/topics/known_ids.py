@@ -136,7 +136,7 @@ class KnownIds:
         self._has_rest = False
         for number, name in enumerate({**checked, **others}):
             known, each = self.ids.get(name), current.get(name)
-            if known is not None and _is_gone(known, each, deleted(self.deleted.get(name, 0))):
+            if known is not None and _is_deleted(known, each, deleted(self.deleted.get(name, 0))):
                 if number >= needed:
                     if gone_max <= 0:
                         self._has_rest = True
@@ -149,10 +149,10 @@ class KnownIds:
         self._has_rest |= any(name not in checked for name in self.deleted)  # soon found: the first were checked
         return gone, new
 
-    def is_gone(self, name: str, deleted: Callable[[int], int]) -> bool:
+    def is_deleted(self, name: str, deleted: Callable[[int], int]) -> bool:
         """Return whether the topic or group that the log has by a name was deleted; `deleted` as in `changes`."""
         known = self.ids.get(name)
-        return known is not None and _is_gone(known, self._current().get(name), deleted(self.deleted.get(name, 0)))
+        return known is not None and _is_deleted(known, self._current().get(name), deleted(self.deleted.get(name, 0)))
 
     def applied(self, dropped: int) -> None:
         """Accept that the log has what `changes` returned; names that it took for deleted are checked again."""
@@ -166,7 +166,7 @@ class KnownIds:
         }
 
 
-def _is_gone(known: int, current: Topic | Group | None, deleted: int) -> bool:
+def _is_deleted(known: int, current: Topic | Group | None, deleted: int) -> bool:
     """Return whether the topic or group with an id in the log was deleted.
 
     Args:

@@ -25,7 +25,7 @@ _FORMER_STATES_MAX = 16
 _SETTINGS_AT_ONCE = 250
 _NEW_AT_ONCE = 1000
 """Limit of new topics, and of new groups, that are recorded at once; those that a call needs are first."""
-_GONE_AT_ONCE = 4
+_DELETED_AT_ONCE = 4
 """Limit of deleted topics, and of deleted groups, dropped at once; a call that needs other names drops none"""
 
 
@@ -423,7 +423,7 @@ class TopicRegistry:
             topics, groups: names that are needed now.
         """
         topics, groups = list(topics), list(groups)
-        limits = _NEW_AT_ONCE, 0 if topics or groups else _GONE_AT_ONCE
+        limits = _NEW_AT_ONCE, 0 if topics or groups else _DELETED_AT_ONCE
         gone_topics, new_topics = self._topics.changes(self._deleted, self._dropped_up_to, topics, *limits)
         # Also groups that were dropped: their state goes when the deletion arrives.
         gone_groups, new_groups = self._groups.changes(self._deleted, -1, groups, *limits)
@@ -453,9 +453,9 @@ class TopicRegistry:
         """True if settings are to be compared or recorded."""
         return self.topic_settings.has_unwritten or self.group_settings.has_unwritten
 
-    def is_gone_topic(self, topic: str) -> bool:
+    def is_deleted_topic(self, topic: str) -> bool:
         """Return whether the topic that the log has by a name was deleted, also if a new one has the name."""
-        return self.can_apply_changes and self._topics.is_gone(topic, self._deleted)
+        return self.can_apply_changes and self._topics.is_deleted(topic, self._deleted)
 
     def _deleted(self, version: int) -> int:
         """Return the version of a deletion if it is of the view's store, else 0."""

@@ -10,7 +10,7 @@ WAITING_MAX = 1_000
 
 
 class Checker:
-    """One proxy.
+    """A proxy with producers.
 
     Args:
         wake: called when there is something to check.
@@ -32,7 +32,7 @@ class Checker:
 
 
 class Checkers:
-    """All proxies that have producers."""
+    """Proxies that have producers."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, deque[Checker]] = {}

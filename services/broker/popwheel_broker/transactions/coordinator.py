@@ -128,7 +128,7 @@ class Coordinator:
         try:
             return self.store.records.record_at(position)
         except CorruptDataError:
-            self.store.log.note_damage(position)
+            self.store.log.record_damage(position)
             raise
 
     def _check_ended(self, position: int, epoch: int, resolution: Resolution) -> None:

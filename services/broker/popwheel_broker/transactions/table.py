@@ -55,7 +55,7 @@ class EndedHalf(NamedTuple):
 
 
 class TransactionTable:
-    """All open half messages, by their positions, the oldest first; and the outcomes of the latest transactions."""
+    """Open half messages, by their positions, the oldest first; and the outcomes of the latest transactions."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenHalf] = {}
@@ -82,6 +82,14 @@ class TransactionTable:
     def oldest(self) -> OpenHalf | None:
         """Return the open half message that was stored first."""
         return next(iter(self._open.values()), None)
+
+    def checkpoint_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a checkpoint."""
+        return (("halves", *row) for row in self.rows())
+
+    def changed_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Return the rows of a checkpoint that have changed since the last call."""
+        return (("halves", *row) for row in self.take_changes())
 
     def needed_from(self) -> int | None:
         """Return the least position of the log that an open transaction needs; None if none is open."""
@@ -112,13 +120,13 @@ class TransactionTable:
 
     def _remember(self, position: int, ended: EndedHalf) -> None:
         self._ended[position] = ended
-        self._note(position)
+        self._record_change(position)
         while len(self._ended) > ENDED_MAX:
             forgotten = next(iter(self._ended))
             del self._ended[forgotten]
-            self._note(forgotten)
+            self._record_change(forgotten)
 
-    def _note(self, position: int) -> None:
+    def _record_change(self, position: int) -> None:
         """Record that a position has changed, behind all changes before."""
         self._changed.pop(position, None)
         self._changed[position] = None
@@ -154,7 +162,7 @@ class TransactionTable:
         for half in [each for each in self if each.target.topic == topic]:
             del self._open[half.position]
             self.shares.give(topic)
-            self._note(half.position)
+            self._record_change(half.position)
 
     # Rows of a checkpoint
 

@@ -128,7 +128,7 @@ class TransactionServer:
             # The outcome is durable before a client acts on it: a message sent again must not be committed, too.
             await self._flusher.durable(self._store.log.end_position)
         else:
-            await self._flusher.keep_refused(refusal)
+            await self._flusher.sync_refused(refusal)
         if refusal is not None:
             raise refusal
         return pb.EndTransactionResponse()

@@ -13,7 +13,7 @@ from popwheel_common.supervision import supervised
 
 _log = structlog.get_logger()
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _AT_ONCE = 64
 
 
@@ -25,7 +25,7 @@ class TransactionService:
         store: reads in threads what is not in memory.
         checkers: which proxies have producers.
         takes_commits: whether commits are accepted now; while they are not, nothing is checked or rolled back.
-        confirm_later: makes appended records readable.
+        commit_later: makes appended records readable.
         on_failure: called if it can't continue.
     """
 
@@ -35,14 +35,14 @@ class TransactionService:
         store: MessageStore,
         checkers: Checkers,
         takes_commits: Callable[[], bool],
-        confirm_later: Callable[[], None],
+        commit_later: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._checkers = checkers
         self._takes_commits = takes_commits
-        self._confirm_later = confirm_later
+        self._commit_later = commit_later
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
 
@@ -60,12 +60,12 @@ class TransactionService:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             if not len(self._coordinator.table) or not self._takes_commits():
                 continue
             try:
                 while await self._store.reads.run(self._ask_some):
-                    self._confirm_later()
+                    self._commit_later()
                     await asyncio.sleep(0)
             except (StatusError, OSError, CorruptDataError) as error:
                 _log.error("half messages can't be checked, trying again", error=str(error))

@@ -32,14 +32,14 @@ def check(way: ProxyWay, seconds: float, output: Format) -> None:
     api, address = way.api, way.address
     clock = SystemClock()
 
-    async def go() -> dict[str, float]:
+    async def measure() -> dict[str, float]:
         async with way.channel() as channel:
             return await Check(Client(channel, name, run, clock, api.credentials), name, clock, seconds).run()
 
     api.request("POST", "/topics", {"name": name, "type": "MIXED"})
     try:
         api.request("POST", "/groups", {"name": name})
-        took = asyncio.run(go())
+        took = asyncio.run(measure())
     finally:
         for path in (f"/topics/{name}", f"/groups/{name}"):
             with suppress(CommandError):  # what went wrong before it says more

@@ -19,15 +19,15 @@ from popwheel_cli.admin.api import (
     show_names,
     show_whole,
 )
-from popwheel_cli.admin.consent import Consent, agree, destroys, look
+from popwheel_cli.admin.consent import Consent, agree, destroys, preview
 from popwheel_cli.errors import CommandError
 from popwheel_cli.table import print_table
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _SWITCHOVER_S_MAX = 15.0
 """A leadership transfer may take two seconds, an election a little more."""
 _RECOVERY_S_MAX = 300.0
-"""All brokers report all their topics and groups, a thousand at a time."""
+"""Time in which all brokers report all their topics and groups, a thousand at a time."""
 _RECOVERY = "/cluster/recovery"
 
 
@@ -59,7 +59,7 @@ def cluster_status(api: AdminApi, watch: bool, output: Format) -> None:
                 _show_status(status, output, watch)
         if not watch:
             return
-        _wait(_LOOK_S)
+        _wait(_POLL_S)
 
 
 @cluster.command("recover")
@@ -198,7 +198,7 @@ def _lose(
     """
     if not word or consent.dry_run:
         consent.check_terminal()
-        would = look(api, "POST", path, body)
+        would = preview(api, "POST", path, body)
         if consent.dry_run:
             return would
         if not consent.yes:

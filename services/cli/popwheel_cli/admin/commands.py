@@ -39,6 +39,7 @@ from popwheel_cli.admin.message_read import browse, receive, tail
 from popwheel_cli.admin.message_send import send
 from popwheel_cli.admin.offset import offset
 from popwheel_cli.admin.quarantine import quarantine
+from popwheel_cli.admin.setting_options import setting_options
 from popwheel_cli.admin.spans import UNITS_MS, Span
 from popwheel_cli.admin.update import (
     pause_group,
@@ -49,6 +50,7 @@ from popwheel_cli.admin.update import (
     update_topic,
 )
 from popwheel_cli.table import print_table
+from popwheel_common.contract.topic_settings import Value
 
 _LISTED_MAX = 1_000  # of what the controller lists
 _NAMES = 1_000
@@ -85,21 +87,15 @@ def topic() -> None:
 @click.option(
     "--queues", type=int, help="Number of its queues.  [default: the controller's, 8; levels of PRIORITY: 10]"
 )
-@click.option(
-    "--lite-expiration",
-    type=Span(),
-    help="Of type LITE: a lite topic into which nothing came for so long ends, with its messages: 90s, 10m, 2h or 1d. "
-    " [default: never]",
-)
+@setting_options
 @output_option
 @click.pass_obj
 def create_topic(
-    api: AdminApi, name: str, topic_type: str, queues: int | None, lite_expiration: int | None, output: Format
+    api: AdminApi, /, name: str, topic_type: str, queues: int | None, output: Format, **settings: Value | None
 ) -> None:
     """Create a topic."""
     wanted: dict[str, object] = {"name": name, "type": topic_type.upper(), "queues": queues}
-    if lite_expiration is not None:
-        wanted["lite_expiration_ms"] = lite_expiration
+    wanted |= {key: value for key, value in settings.items() if value is not None}
     show(api.request("POST", "/topics", wanted), output)
 
 
@@ -132,7 +128,7 @@ def describe_topic(api: AdminApi, name: str, output: Format) -> None:
 def delete_topic(api: AdminApi, name: str, consent: Consent, output: Format) -> None:
     """Delete a topic and its messages, after showing what is deleted with it."""
     path, question = f"/topics/{quote(name, safe='')}", f"delete the topic {name} with all its messages?"
-    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _what_goes), output)
+    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _deleted_names), output)
 
 
 @admin.group()
@@ -196,7 +192,7 @@ def describe_group(api: AdminApi, name: str, output: Format) -> None:
 def delete_group(api: AdminApi, name: str, consent: Consent, output: Format) -> None:
     """Delete a consumer group and its progress, after showing what is deleted with it."""
     path, question = f"/groups/{quote(name, safe='')}", f"delete the group {name} with its progress?"
-    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _what_goes), output)
+    _show_deleted(name, consent.carry_out(api, "DELETE", path, question, _deleted_names), output)
 
 
 @admin.group()
@@ -295,7 +291,7 @@ def _show_deleted(name: str, deleted: Row | None, output: Format) -> None:
     _name_silent(deleted["unanswered"])
 
 
-def _what_goes(found: Row) -> str:
+def _deleted_names(found: Row) -> str:
     """Return what is deleted with a topic or group, by the answer to a dry run."""
     counted = {
         "unread": "unread",

@@ -35,7 +35,7 @@ _HELP = {
 }
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+def _store_option(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     """Store the given value; the rightmost one counts."""
     if value is not None:
         context.meta.setdefault(_GIVEN, {})[parameter.name] = value
@@ -45,7 +45,7 @@ def connection_options(function: Function) -> Function:
     """Add the options that choose the cluster and the user."""
     for name in reversed(_HELP):
         option = f"--{name.replace('_', '-')}"
-        function = click.option(option, callback=_keep, expose_value=False, help=_HELP[name])(function)
+        function = click.option(option, callback=_store_option, expose_value=False, help=_HELP[name])(function)
     return function
 
 

@@ -62,7 +62,7 @@ class Consent:
         """
         self.check_terminal()
         if self.dry_run or not self.yes:
-            would = look(api, method, path, body)
+            would = preview(api, method, path, body)
             if self.dry_run:
                 return would
             click.echo(cost(would), err=True)
@@ -81,7 +81,7 @@ def destroys(command: Callable[..., Result]) -> Callable[..., Result]:
     return yes_option(dry_run_option(with_consent))
 
 
-def look(api: AdminApi, method: str, path: str, body: object = None) -> Row:
+def preview(api: AdminApi, method: str, path: str, body: object = None) -> Row:
     """Return what would be deleted, by a dry run.
 
     Raises:

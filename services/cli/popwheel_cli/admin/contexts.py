@@ -63,7 +63,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """All contexts.
+    """Contexts of the file.
 
     Args:
         by_name: each of them.

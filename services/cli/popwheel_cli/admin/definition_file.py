@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from popwheel_cli.errors import CommandError
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 
 BYTES_MAX: Final = 16 * 1024 * 1024
 ENTRIES_MAX: Final = 120_000
@@ -66,16 +67,17 @@ def _is_growth(value: object) -> bool:
     )
 
 
+_TEXT: Final = (_is_text, "a text; write it in quotes")
 _WHOLE: Final = (_is_number, "a whole number")
 _KEYS: Final[Mapping[Kind, Mapping[str, tuple[Callable[[object], bool], str]]]] = {
     "topic": {
-        "name": (_is_text, "a text; write it in quotes"),
+        "name": _TEXT,
         "type": (_is_text, "a text such as NORMAL"),
         "queues": _WHOLE,
-        "lite_expiration_ms": _WHOLE,
+        **{each.name: _TEXT if each.words else _WHOLE for each in TOPIC_SETTINGS},
     },
     "group": {
-        "name": (_is_text, "a text; write it in quotes"),
+        "name": _TEXT,
         "max_attempts": _WHOLE,
         "fifo": (lambda value: isinstance(value, bool), "true or false"),
         "backoff_ms": (_are_numbers, "a list of whole numbers"),
@@ -132,7 +134,7 @@ def entries_of(data: bytes, source: str) -> list[Entry]:
         if len(found) + len(value.value) > ENTRIES_MAX:
             raise FileError(f"{source} holds more than {ENTRIES_MAX} topics and groups; make several files of it")
         found += [_entry(_LISTS[key], node, source) for node in value.value]
-    return each_once(found, source)
+    return without_repeats(found, source)
 
 
 def check_size(data: bytes, source: str) -> None:
@@ -145,7 +147,7 @@ def check_size(data: bytes, source: str) -> None:
         raise FileError(f"{source} has more than {BYTES_MAX >> 20} MiB; make several files of it")
 
 
-def each_once(entries: Iterable[Entry], source: str) -> list[Entry]:
+def without_repeats(entries: Iterable[Entry], source: str) -> list[Entry]:
     """Return the entries without repeated ones.
 
     Raises:

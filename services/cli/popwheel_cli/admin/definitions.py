@@ -9,6 +9,8 @@ import click
 from popwheel_cli.admin.api import AdminApi, Format, Row, cell, output_option
 from popwheel_cli.admin.consent import dry_run_option
 from popwheel_cli.errors import CommandError
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 
 if TYPE_CHECKING:
     from popwheel_cli.admin.definition_file import Entry
@@ -20,7 +22,7 @@ _BYTES_A_REQUEST: Final = 15 * 1024
 _TIMEOUT_S: Final = 30.0
 _REFUSED_SHOWN: Final = 50
 _KEYS: Final = {
-    "topics": ("name", "type", "queues", "lite_expiration_ms"),
+    "topics": ("name", "type", "queues", *(each.name for each in TOPIC_SETTINGS)),
     "groups": ("name", "max_attempts", "fifo", "backoff_ms", "exponential_backoff"),
 }
 
@@ -76,7 +78,7 @@ def import_definitions(api: AdminApi, files: Sequence[IO[bytes]], dry_run: bool,
 
     It does what `apply` does. What RocketMQ's brokers made for themselves is left out, and what can't be here is named.
     """
-    from popwheel_cli.admin.definition_file import Entry, each_once, entries_of
+    from popwheel_cli.admin.definition_file import Entry, entries_of, without_repeats
     from popwheel_cli.admin.rocketmq_files import Found, rocketmq_found
 
     entries: list[Entry] = []
@@ -91,7 +93,7 @@ def import_definitions(api: AdminApi, files: Sequence[IO[bytes]], dry_run: bool,
         left_out.unmapped += found.unmapped
         left_out.of_system += found.of_system
     alike = [Entry(each.kind, each.settings) for each in entries]  # lines of several files say nothing
-    _apply(api, each_once(alike, " and ".join(file.name for file in files)), left_out, dry_run, output)
+    _apply(api, without_repeats(alike, " and ".join(file.name for file in files)), left_out, dry_run, output)
 
 
 def _read(file: IO[bytes]) -> bytes:
@@ -101,10 +103,11 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _settings(kind: str, row: Row) -> dict[str, Any]:
-    """All settings of a topic or group, but none that it does not have."""
+    """Settings of a topic or group, but none that it does not have."""
     settings = {key: row[key] for key in _KEYS[kind] if row.get(key) is not None}
-    if settings.get("type") != "LITE":
-        settings.pop("lite_expiration_ms", None)
+    for each in TOPIC_SETTINGS:
+        if each.name in settings and not each.applies_to(TopicType.Value(str(row["type"]))):
+            del settings[each.name]
     if "exponential_backoff" in settings:
         del settings["backoff_ms"]
     return settings

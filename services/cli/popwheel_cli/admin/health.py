@@ -10,7 +10,7 @@ from popwheel_cli.admin.api import AdminApi, Format, output_option, show_of_many
 from popwheel_cli.admin.spans import Span
 from popwheel_cli.errors import CommandError
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _ASK_S = 5.0
 
 
@@ -52,7 +52,7 @@ def health(api: AdminApi, watch: bool, exit_when_ready: bool, timeout_ms: int, o
                 raise CommandError(f"not ready within {timeout_ms / 1000:.0f} s")
         elif not watch:
             return 1 if problems else 0
-        _wait(_LOOK_S if watch else min(_LOOK_S, max(0.05, until - clock.monotonic())))
+        _wait(_POLL_S if watch else min(_POLL_S, max(0.05, until - clock.monotonic())))
 
 
 def problems_of(api: AdminApi) -> list[str]:

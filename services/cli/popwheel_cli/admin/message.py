@@ -24,7 +24,7 @@ from popwheel_common.contract.message_id import made_since_ms
 
 _OF_TRACES = ("kind", "position", "pending", "due_ms", "checks", "redriven", "set_aside", "fate")
 """Fields of a place that do not belong to the message itself."""
-_MAY_GO_ON = ("acknowledged", "done", "was dead letter")
+_REPLACEABLE = ("acknowledged", "done", "was dead letter")
 """States of a message that a later place replaces."""
 
 _message_id = click.argument("message_id", metavar="ID")
@@ -178,12 +178,12 @@ def _found(
 def _of_last_places(fates: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
     """Return the fates of a message, from those of all pages: each page knows its own places only."""
 
-    def has_gone_on(fate: dict[str, Any]) -> bool:
+    def was_replaced(fate: dict[str, Any]) -> bool:
         later = (each for each in fates if each["broker"] == fate["broker"] and each["position"] > fate["position"])
         if not fate["group"]:  # it waited before its topic
             return any(each["group"] for each in later)
-        return fate["state"] in _MAY_GO_ON and any(
+        return fate["state"] in _REPLACEABLE and any(
             each["group"] == fate["group"] and each["topic"] != topic for each in later
         )
 
-    return [fate for fate in fates if not has_gone_on(fate)]
+    return [fate for fate in fates if not was_replaced(fate)]

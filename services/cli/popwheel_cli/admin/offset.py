@@ -47,7 +47,7 @@ def offset() -> None:
     type=_Place(),
     help="earliest, latest, a time (2026-01-31T12:00:00Z), a span back from now (-1h), or offset:N of each queue.",
 )
-@click.option("--shift", type=int, help="Move each queue by so many messages; negative: back.")
+@click.option("--shift", type=int, help="Number of messages to move each queue by; negative: back.")
 @click.option("--broker", default="", help="With --queue: that queue of this broker alone.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="With --broker.")
 @click.option("--force", is_flag=True, help="Reset although consumers of the group are connected.")

@@ -77,13 +77,13 @@ class ProxyWay:
 
         address = self.address
 
-        async def go() -> Outcome:
+        async def run() -> Outcome:
             async with self.channel() as channel:
                 client = MessageClient(channel, secrets.token_hex(4), SystemClock(), self.api.credentials)
                 return await work(client)
 
         try:
-            return asyncio.run(go())
+            return asyncio.run(run())
         except StatusError as error:
             advice = {
                 Code.TOPIC_NOT_FOUND: f": popwheel topic create {topic}" if topic else "",

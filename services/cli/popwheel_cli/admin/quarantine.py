@@ -8,7 +8,7 @@ import click
 
 from popwheel_cli.admin.api import AdminApi, Format, Row, moment, output_option, show, show_all, show_whole
 from popwheel_cli.admin.bodies import whole
-from popwheel_cli.admin.consent import Consent, agree, destroys, look
+from popwheel_cli.admin.consent import Consent, agree, destroys, preview
 
 _LISTED_MAX = 1_000  # of what the controller lists
 
@@ -79,7 +79,7 @@ def drop_quarantined(api: AdminApi, broker: str, ids: Sequence[str], consent: Co
     consent.check_terminal()
     paths = [f"{_path(broker, each)}/drop" for each in ids]
     if consent.dry_run or not consent.yes:
-        found = [look(api, "POST", path) for path in paths]
+        found = [preview(api, "POST", path) for path in paths]
         if consent.dry_run:
             _show_changed(found, output)
             return

@@ -9,8 +9,9 @@ import click
 from popwheel_cli.admin.api import AdminApi, Format, Row, cell, output_option, show, show_all
 from popwheel_cli.admin.backoff import BackoffParam
 from popwheel_cli.admin.consent import dry_run_option
-from popwheel_cli.admin.spans import Span
+from popwheel_cli.admin.setting_options import setting_options
 from popwheel_cli.errors import WrongUseError
+from popwheel_common.contract.topic_settings import Value
 
 _COLUMNS = ("setting", "before", "after")
 
@@ -24,29 +25,23 @@ _COLUMNS = ("setting", "before", "after")
     metavar="MIXED",
     help="NORMAL, FIFO, DELAY and TRANSACTION can become MIXED; no other type changes.",
 )
-@click.option(
-    "--lite-expiration",
-    type=Span(zero=True),
-    help="Of type LITE: a lite topic into which nothing came for so long ends, with its messages: 90s, 10m, 2h or 1d; "
-    "0 for never.",
-)
+@setting_options
 @dry_run_option
 @output_option
 @click.pass_obj
 def update_topic(
     api: AdminApi,
+    /,
     name: str,
     queues: int | None,
     topic_type: str | None,
-    lite_expiration: int | None,
     dry_run: bool,
     output: Format,
+    **settings: Value | None,
 ) -> None:
     """Change the settings of a topic, all or none of them. Its messages stay."""
     kind = None if topic_type is None else topic_type.upper()
-    _update(
-        api, "topics", name, {"queues": queues, "type": kind, "lite_expiration_ms": lite_expiration}, dry_run, output
-    )
+    _update(api, "topics", name, {"queues": queues, "type": kind, **settings}, dry_run, output)
 
 
 @click.command("update")

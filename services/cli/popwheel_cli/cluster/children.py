@@ -12,13 +12,13 @@ from pathlib import Path
 import structlog
 
 from popwheel_cli.cluster.health import fetch
-from popwheel_cli.cluster.liveness import LOOK_S, Liveness
+from popwheel_cli.cluster.liveness import POLL_S, Liveness
 from popwheel_cli.cluster.supervisor import Effect, GiveUp, Kill, Phase, Restart, Start, Supervisor, Terminate
 from popwheel_cli.errors import CommandError, WrongUseError
 from popwheel_common.clock import Clock
 
-_LOOK_S = 0.05
-_LOOK_TIMEOUT_S = 2.0
+_POLL_S = 0.05
+_POLL_TIMEOUT_S = 2.0
 _LAST_LINES = 5
 _LAST_BYTES = 8192
 _SIGNS_AT_ONCE = 4096
@@ -28,7 +28,7 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One process to be kept running.
+    """A child process, started again when it ends.
 
     Args:
         name: its name.
@@ -80,7 +80,7 @@ class Children:
         self._log_begins: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._next_look: asyncio.TimerHandle | None = None
+        self._next_poll: asyncio.TimerHandle | None = None
         self._not_well: list[str] = []
         self._codes: dict[str, int | None] = {}
         self._complete: asyncio.Future[None] | None = None
@@ -103,7 +103,7 @@ class Children:
         """
         self._complete = asyncio.get_running_loop().create_future()
         self._perform(self._supervisor.start(self._clock.monotonic()))
-        self._look_for_hung()
+        self._kill_hung()
         await self._complete
 
     async def stop(self) -> None:
@@ -116,7 +116,7 @@ class Children:
         self._perform(self._supervisor.stop(self._clock.monotonic()))
         if not self._supervisor.done:
             await self._done.wait()
-        for timer in (self._timer, self._next_look):
+        for timer in (self._timer, self._next_poll):
             if timer is not None:
                 timer.cancel()
         for task in self._tasks:
@@ -158,13 +158,13 @@ class Children:
     def _time_passed(self) -> None:
         self._perform(self._supervisor.time_passed(self._clock.monotonic()))
 
-    def _look_for_hung(self) -> None:
+    def _kill_hung(self) -> None:
         """Kill hanging children, periodically."""
-        for name in self._liveness.look(self._clock.monotonic()):
+        for name in self._liveness.silent(self._clock.monotonic()):
             _logger.error("gave no sign of life, killing it", process=name, silent_s=self._liveness.silence_s_max)
             self._hung(name)
             self._signal(name, signal.SIGKILL)
-        self._next_look = asyncio.get_running_loop().call_later(LOOK_S, self._look_for_hung)
+        self._next_poll = asyncio.get_running_loop().call_later(POLL_S, self._kill_hung)
 
     def _begin(self, life: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(life)
@@ -177,7 +177,7 @@ class Children:
             process.send_signal(number)
 
     async def _live(self, child: Child) -> None:
-        """One life of a child, from its start to its end."""
+        """Life of a child, from its start to its end."""
         try:
             process, signs = await self._spawn(child)
         except OSError as error:
@@ -190,11 +190,11 @@ class Children:
         else:
             self._liveness.started(child.name)
         asyncio.get_running_loop().add_reader(signs, self._on_sign, child.name, signs)
-        look = asyncio.ensure_future(self._look(child))
+        polling = asyncio.ensure_future(self._poll_until_ready(child))
         try:
             await process.wait()
         finally:
-            look.cancel()
+            polling.cancel()
             asyncio.get_running_loop().remove_reader(signs)
             os.close(signs)
         self._liveness.forget(child.name)
@@ -240,11 +240,11 @@ class Children:
             os.close(its_end)
         return process, signs
 
-    async def _look(self, child: Child) -> None:
+    async def _poll_until_ready(self, child: Child) -> None:
         """Poll until it is ready."""
         while True:
             try:
-                status, _ = await fetch(child.host, child.port, child.page, _LOOK_TIMEOUT_S)
+                status, _ = await fetch(child.host, child.port, child.page, _POLL_TIMEOUT_S)
             except OSError:
                 status = 0
             if status == 200:
@@ -253,7 +253,7 @@ class Children:
                 if self._supervisor.complete and self._complete is not None and not self._complete.done():
                     self._complete.set_result(None)
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _last_lines(self, child: Child) -> list[str]:
         """Return the last lines of its log since its start."""

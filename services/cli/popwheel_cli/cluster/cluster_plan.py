@@ -193,7 +193,7 @@ class Planner:
             "broker.grpc_port": port,
             "broker.http_port": health,
             "broker.advertised_address": "" if reached == port else f"{INSIDE}:{reached}",
-            "broker.controller_address": controllers,
+            "broker.controller": controllers,
         }
         words = ("broker", "--data-dir", str(self._data_dir / replica_folder(group, replica)))
         return self._child(name, words, settings, f"{INSIDE}:{port}", (INSIDE, health))

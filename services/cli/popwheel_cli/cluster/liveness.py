@@ -1,8 +1,8 @@
 """Detection of hanging child processes: those that run without heartbeats (pure)."""
 
-LOOK_S = 1.0
-"""Pause between two calls of `look`."""
-_LOOK_S_MAX = 2 * LOOK_S
+POLL_S = 1.0
+"""Pause between two calls of `silent`."""
+_POLL_S_MAX = 2 * POLL_S
 
 
 class Liveness:
@@ -21,7 +21,7 @@ class Liveness:
     def __init__(self, silence_s_max: float) -> None:
         self.silence_s_max = silence_s_max
         self._watched_s = 0.0
-        self._looked_at: float | None = None
+        self._polled_at: float | None = None
         self._last_signs: dict[str, float] = {}
         """Latest heartbeats of the ready children."""
         self._signs: set[str] = set()
@@ -48,15 +48,15 @@ class Liveness:
         self._signs.discard(name)
         self._starting.discard(name)
 
-    def look(self, now: float) -> list[str]:
+    def silent(self, now: float) -> list[str]:
         """Return the children that were silent for too long; each is returned again only after as long a silence.
 
         Args:
             now: seconds of the monotonic clock.
         """
-        if self._looked_at is not None:
-            self._watched_s += min(now - self._looked_at, _LOOK_S_MAX)
-        self._looked_at = now
+        if self._polled_at is not None:
+            self._watched_s += min(now - self._polled_at, _POLL_S_MAX)
+        self._polled_at = now
         self._last_signs.update((name, self._watched_s) for name in self._signs & self._last_signs.keys())
         self._signs.clear()
         hung = [name for name, sign in self._last_signs.items() if self._watched_s - sign > self.silence_s_max]

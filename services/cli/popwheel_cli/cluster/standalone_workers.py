@@ -167,7 +167,7 @@ class StandaloneWorkers(ServiceProcess):
             "broker.grpc_port": port,
             "broker.http_port": http_port,
             "broker.advertised_address": "",
-            "broker.controller_address": controller,
+            "broker.controller": controller,
         }
         words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-inherited")
         return Child(_BROKER, words, _INSIDE, http_port, "/readyz", None, files)

@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a message.
+    """Delivery of a message.
 
     Args:
         at: seconds of the steady clock.

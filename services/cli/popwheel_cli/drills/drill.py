@@ -1,4 +1,4 @@
-"""One drill: traffic, a failure, and its costs."""
+"""A drill: traffic, a failure, and its costs."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from popwheel_cli.drills.traffic import Traffic
 from popwheel_cli.errors import CommandError
 from popwheel_common.clock import Clock
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _BEFORE_S = 1.5
 _AFTER_S = 1.5
 _HEALTHY_S_MAX = 30.0
@@ -91,7 +91,7 @@ class Drill:
 
     Args:
         name: of the drill.
-        look: shows the broker group now; may raise CommandError while no controller answers.
+        poll: shows the broker group now; may raise CommandError while no controller answers.
         traffic: clients at work.
         account: their record.
         clock: the time.
@@ -101,14 +101,14 @@ class Drill:
     def __init__(
         self,
         name: str,
-        look: Callable[[], View],
+        poll: Callable[[], View],
         traffic: Traffic,
         account: Account,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
         self._name = name
-        self._look = look
+        self._poll = poll
         self._traffic = traffic
         self._account = account
         self._clock = clock
@@ -125,7 +125,7 @@ class Drill:
         Raises:
             CommandError: it cannot be done; nothing was.
         """
-        before = await asyncio.to_thread(self._look)
+        before = await asyncio.to_thread(self._poll)
         _check(before)
         await self._traffic.start()
         try:
@@ -168,7 +168,7 @@ class Drill:
         while not self._account.late_ms() or self._account.acked_count < 20:
             if self._clock.monotonic() > until:
                 raise CommandError(f"no traffic flows, so nothing was done: {_first(self._account.failures)}")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _watch(
         self, before: View, struck_at: float, lasting: "asyncio.Future[None] | None"
@@ -180,7 +180,7 @@ class Drill:
         view = before
         while self._clock.monotonic() - struck_at < _HEALTHY_S_MAX:
             try:
-                view = await asyncio.to_thread(self._look)
+                view = await asyncio.to_thread(self._poll)
             except CommandError as error:
                 self._account.failed(f"controller: {error.format_message()}")
             took = self._clock.monotonic() - struck_at
@@ -189,7 +189,7 @@ class Drill:
                 return took, view
             if lasting is not None and lasting.done() and _as_healthy(view, before):
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         return None, view
 
     async def _healthy(self, before: View, view: View, struck_at: float) -> tuple[float | None, View]:
@@ -197,13 +197,13 @@ class Drill:
         until = self._clock.monotonic() + _HEALTHY_S_MAX
         while self._clock.monotonic() < until:
             try:
-                view = await asyncio.to_thread(self._look)
+                view = await asyncio.to_thread(self._poll)
             except CommandError as error:
                 self._account.failed(f"controller: {error.format_message()}")
             else:
                 if _as_healthy(view, before):
                     return self._clock.monotonic() - struck_at, view
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         return None, view
 
     async def _drain(self, new_master_s: float | None) -> None:
@@ -221,7 +221,7 @@ class Drill:
         while self._clock.monotonic() < until:
             if not self._account.owed:
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         await asyncio.sleep(_QUIET_S)
 
     def _bill(

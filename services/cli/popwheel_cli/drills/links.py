@@ -29,7 +29,7 @@ _logger = structlog.get_logger()
 
 
 class Links:
-    """All relays of a cluster.
+    """Relays of a cluster.
 
     Args:
         folder: where the socket is made.

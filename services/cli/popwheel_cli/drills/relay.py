@@ -124,7 +124,7 @@ class Relay:
 
 
 class _Connection:
-    """One connection of a caller, and ours to the target."""
+    """Connection of a caller, and ours to the target."""
 
     def __init__(
         self, caller: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passage: Passage
@@ -186,7 +186,7 @@ class _Connection:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: Callable[[], Flow]
     ) -> None:
-        """One way, until its end has been passed on."""
+        """Direction of a connection, until its end has been forwarded."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue(_CHUNKS_WAITING_MAX)
 

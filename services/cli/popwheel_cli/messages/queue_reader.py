@@ -198,13 +198,13 @@ class Tail:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                keeper = group.create_task(self._keep_up())
+                following = group.create_task(self._follow_queues())
                 await self._enough.wait()
-                keeper.cancel()
+                following.cancel()
         except ExceptionGroup as errors:
             raise _first(errors) from None
 
-    async def _keep_up(self) -> None:
+    async def _follow_queues(self) -> None:
         """Read each queue; look for new ones from time to time."""
         async with asyncio.TaskGroup() as group:
             policy = QueryOffsetPolicy.END

@@ -18,8 +18,8 @@ def cores_within(cores: int, limit: str) -> int:
 
     Args:
         cores: that there are.
-        limit: as `cpu.max` of a cgroup has it: microseconds of CPU time, or `max`, in a period of so many
-            microseconds. What is not of that form is no limit.
+        limit: as `cpu.max` of a cgroup has it: microseconds of CPU time, or `max`, and the period
+            in microseconds. Text of another form is no limit.
     """
     quota, _, period = limit.partition(" ")
     if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:

@@ -35,11 +35,11 @@ class GarbageCollection:
         self._clock = clock
         self._cpu_s = cpu_s
         self._has_work = has_work
-        self._looked_s = self._collected_s = clock.monotonic()
+        self._polled_s = self._collected_s = clock.monotonic()
         self._used_s = cpu_s()
 
     @staticmethod
-    def keep_loaded() -> None:
+    def freeze_loaded() -> None:
         """Have the collector pass over what there will be, and not over the modules that are there already.
 
         It may have rested while these were loaded (`quick_load`).
@@ -60,7 +60,7 @@ class GarbageCollection:
         gc.freeze()
         gc.set_threshold(_YOUNG_MAX, _YOUNG_BEFORE_MIDDLE, _NEVER)
 
-    def look(self) -> None:
+    def collect_if_due(self) -> None:
         """Collect all objects if it is time; called every few seconds."""
         if self.is_due():
             gc.collect()
@@ -68,8 +68,8 @@ class GarbageCollection:
     def is_due(self) -> bool:
         """Return whether to collect all objects now; called at each check."""
         now_s, used_s = self._clock.monotonic(), self._cpu_s()
-        is_idle = used_s - self._used_s < _IDLE_SHARE * (now_s - self._looked_s)
-        self._looked_s, self._used_s = now_s, used_s
+        is_idle = used_s - self._used_s < _IDLE_SHARE * (now_s - self._polled_s)
+        self._polled_s, self._used_s = now_s, used_s
         since_s = now_s - self._collected_s
         if since_s < (_WHEN_IDLE_S if is_idle else _AT_LATEST_S) or not self._has_work():
             return False

@@ -250,8 +250,8 @@ def address_for_clients(options: ProxyOptions, port: int) -> str:
         options: of the proxy.
         port: on which it listens.
     """
-    host = options.advertised_host or host_in_address(options.grpc_host)
-    return f"{host}:{options.advertised_port or port}"
+    advertised = options.advertised
+    return f"{host_in_address(advertised.host or options.grpc_host)}:{advertised.port or port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -380,9 +380,9 @@ def own_names(options: ClusterOptions) -> set[str]:
     A broker is also asked as `GROUP-master`: the chart has a Service of this name for each broker group.
     """
     controller, broker, proxy = options.controller, options.broker, options.proxy
-    addresses = f"{controller.advertised_address},{broker.advertised_address},{broker.controller_address}"
+    addresses = f"{controller.advertised_address},{broker.advertised_address},{broker.controller}"
     hosts = {each.strip().rpartition(":")[0] for each in f"{addresses},{proxy.controller}".split(",")}
-    return {*hosts, proxy.advertised_host, f"{broker.name}-master", socket.gethostname()} - {""}
+    return {*hosts, proxy.advertised.host, f"{broker.name}-master", socket.gethostname()} - {""}
 
 
 def learn_full_name(hosts: "AllowedHosts") -> Thread:

@@ -27,7 +27,7 @@ class TurnTimes:
     def __init__(self) -> None:
         self._turns: deque[tuple[float, float]] = deque()
 
-    def note(self, now_s: float, late_s: float, busy_s: float) -> None:
+    def record(self, now_s: float, late_s: float, busy_s: float) -> None:
         """Record a call of the ticker.
 
         Args:
@@ -91,6 +91,6 @@ class LoopTurns(Collector):
 
     def _tick(self) -> None:
         now_s, used_s = self._clock.monotonic(), self._cpu_s()
-        self._times.note(now_s, now_s - self._due_s, used_s - self._used_s)
+        self._times.record(now_s, now_s - self._due_s, used_s - self._used_s)
         self._used_s = used_s
         self._tick_later()

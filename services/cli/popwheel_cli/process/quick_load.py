@@ -39,7 +39,7 @@ def loads_quickly(verb: Callable[Arguments, int]) -> Callable[Arguments, int]:
 def _collector_at_rest() -> Iterator[None]:
     """Have Python's cycle collector rest: what is loaded stays, and each pass looks at more of it (a seventh).
 
-    `GarbageCollection.keep_loaded` has it work again, before anything is served.
+    `GarbageCollection.freeze_loaded` has it work again, before anything is served.
     """
     works = gc.isenabled()
     gc.disable()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn, Protocol
 
 import structlog
@@ -17,13 +17,13 @@ from popwheel_cli.process.heartbeat import give_signs_of_life
 from popwheel_common import log_writer, logs
 from popwheel_common.clock import SystemClock
 from popwheel_common.errors import ConfigurationError, CorruptDataError, StatusError, UnknownFormatError
-from popwheel_common.heap import keep_freed_memory
+from popwheel_common.heap import reuse_freed_memory
 from popwheel_common.logs import LogOptions
 
 _DRAIN_S_MAX = 9.0
 _CLOSE_S_MAX = 1.0
 _EXIT_FAILED = 1
-_GARBAGE_LOOK_S = 10.0
+_COLLECTION_POLL_S = 10.0
 _LAST_LINES_S_MAX = 0.5
 
 _logger = structlog.get_logger()
@@ -43,7 +43,11 @@ class Process(Protocol):
 
 
 def run(
-    make: Callable[[], Process], log: LogOptions, drain_s_max: float | None = None, heartbeat: int | None = None
+    make: Callable[[], Process],
+    log: LogOptions,
+    drain_s_max: float | None = None,
+    heartbeat: int | None = None,
+    old_names: Mapping[str, str] | None = None,
 ) -> int:
     """Run a process until a signal or a failure ends it.
 
@@ -53,6 +57,7 @@ def run(
         drain_s_max: how long its `stop` may take, with the end of a `start` that is broken off; as long as that of a
             single process if not given.
         heartbeat: descriptor at which a parent waits for signs of life; None: there is no parent.
+        old_names: old names of options that were used, and the new ones; a child leaves the warning to its parent.
 
     Returns:
         The exit code: 0 after a drain that a signal asked for, else 1.
@@ -69,8 +74,10 @@ def run(
     log_writer.take_over(logs.lost_lines)
     atexit.register(log_writer.drain, _LAST_LINES_S_MAX)
     logs.set_up(log)
-    keep_freed_memory()
-    GarbageCollection.keep_loaded()
+    for old, new in (old_names or {}).items() if heartbeat is None else ():
+        _logger.warning("option has a new name; the next minor release refuses the old one", option=old, new=new)
+    reuse_freed_memory()
+    GarbageCollection.freeze_loaded()
     try:
         return _run(_live(make, _DRAIN_S_MAX if drain_s_max is None else drain_s_max, heartbeat))
     except ConfigurationError as error:
@@ -138,8 +145,8 @@ async def _live(make: Callable[[], Process], drain_s_max: float, heartbeat: int 
 async def _collect_often() -> None:
     garbage = GarbageCollection(SystemClock(), lambda: sum(os.times()[:2]))
     while True:
-        await asyncio.sleep(_GARBAGE_LOOK_S)
-        garbage.look()
+        await asyncio.sleep(_COLLECTION_POLL_S)
+        garbage.collect_if_due()
 
 
 async def _drain(process: Process, start: asyncio.Future[None], seconds: float) -> None:

@@ -295,7 +295,7 @@ class BrokerProcess(ServiceProcess):
         http_port = self._ports.reserve(options.grpc_host, options.http_port, "broker.http_port")
         if not self._lock_inherited:
             self._lock(lock)
-        controller = self._to_controllers(options.controller_address, "broker.controller_address")
+        controller = self._to_controllers(options.controller, "broker.controller")
         stack.push_async_callback(controller.close)
         introduction = _introduction(WatchRequest.BROKER, options.name, "", http_port, options.replica)
         app = BrokerApp(
@@ -332,7 +332,7 @@ class BrokerProcess(ServiceProcess):
             grpc=f"{host_in_address(options.grpc_host)}:{server.port}",
             advertised=address,
             http=http,
-            controller=options.controller_address,
+            controller=options.controller,
             data=str(self._data_dir),
         )
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 3.0
 _MASTER_S_MAX = 0.1
-_LOOK_S = 0.002
+_POLL_S = 0.002
 
 _logger = structlog.get_logger()
 
@@ -182,4 +182,4 @@ async def until_sends_are_answered(cluster: InProcessCluster, clock: Clock) -> N
     while cluster.broker.health() is not None or not cluster.proxy.ready:
         if clock.monotonic() >= until_s:
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)

@@ -20,7 +20,7 @@ _FIELDS = 4
 
 
 class RecallHandle(NamedTuple):
-    """One delayed message.
+    """Name of a delayed message.
 
     Args:
         broker_name: the broker that holds it.

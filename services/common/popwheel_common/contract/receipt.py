@@ -23,7 +23,7 @@ _FIELDS: Final = 9
 
 
 class ReceiptHandle(NamedTuple):
-    """One message of one pop.
+    """Name of a message of a pop.
 
     Args:
         delivery_id: names the delivery within its broker.

@@ -31,6 +31,8 @@ _NEXT_OFFSET = 1
 _LENGTHS = 2
 _RECORDS = 3
 _LENGTH = np.dtype("<u4")
+_KIND_AT = 10
+"""Place of the kind within a header."""
 _NEXT_OFFSET_TAG = bytes((_NEXT_OFFSET << 3 | VARINT,))
 _RECORDS_TAG = bytes((_RECORDS << 3 | LENGTH_DELIMITED,))
 
@@ -84,7 +86,8 @@ def joined(blocks: Sequence[RecordBlock]) -> RecordBlock:
 
 def windows(data: npt.NDArray[np.uint8], begins: Numbers, size: int) -> npt.NDArray[np.uint8]:
     """Return `size` bytes from each of some places of `data`, which must contain them: an array of (places, `size`)."""
-    return np.lib.stride_tricks.sliding_window_view(data, size)[begins]
+    # As numpy's sliding_window_view, which takes ten times as long: one of each byte's windows, which overlap.
+    return np.ndarray((len(data) - size + 1, size), np.uint8, data, strides=(1, 1))[begins]
 
 
 def heads_of(data: npt.NDArray[np.uint8], begins: Numbers) -> npt.NDArray[Any]:
@@ -134,6 +137,6 @@ def decode_block(data: bytes) -> RecordBlock:
     if stop - first != (ends[-1] if len(ends) else 0) or (len(lengths) and lengths.min() < HEAD.itemsize):
         raise ValueError("the records of a block are not as long as it says")
     block = RecordBlock(next_offset, np.frombuffer(data, np.uint8), ends - lengths + first, lengths)
-    if len(lengths) and np.any(skipped := block.heads()["kind"] == SKIPPED_KIND):
+    if len(lengths) and np.any(skipped := block.data[block.begins + _KIND_AT] == SKIPPED_KIND):
         return block._replace(begins=block.begins[~skipped], lengths=lengths[~skipped])
     return block

@@ -20,7 +20,7 @@ _FIELDS = 3
 
 
 class TransactionId(NamedTuple):
-    """One half message.
+    """Name of a half message.
 
     Args:
         broker_name: the broker that holds it.

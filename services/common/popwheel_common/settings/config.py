@@ -3,7 +3,7 @@
 What comes later wins: the model's defaults, a YAML file, the environment (`POPWHEEL_BROKER__FLUSH=async`),
 `--set broker.flush=async`, flags of the command line. A key that no model has and a value that is not possible are
 refused with a `ConfigurationError` that names the key and says what is possible. A model may have `removed_names`:
-settings of an earlier release, of which the error says that they are gone.
+settings of an earlier release, of which the error says that they are gone. Old names of `RENAMED_OPTIONS` are accepted.
 """
 
 import re
@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from popwheel_common.errors import ConfigurationError
 from popwheel_common.settings.option_fields import find_field, plain_value, possible_values, sub_model
+from popwheel_common.settings.renamed_options import OldNames
 
 ENVIRONMENT_PREFIX = "POPWHEEL_"
 OF_COMMANDS = frozenset(f"POPWHEEL_{name}" for name in ("TOKEN", "ACCESS_KEY", "SECRET", "SERVER", "CONTEXT"))
@@ -44,6 +45,7 @@ def load(
     assignments: Sequence[str] = (),
     flags: Mapping[str, object] | None = None,
     sources: dict[str, str] | None = None,
+    old_names: dict[str, str] | None = None,
 ) -> Options:
     """Put the settings of a process together and check them.
 
@@ -56,15 +58,22 @@ def load(
         flags: values by full key, from flags that were really given.
         sources: takes where each setting came from, by full key: `file`, `environment`, `command line`. What is not
             there is a default.
+        old_names: takes the old names that were used, with the new ones.
 
     Raises:
         ConfigurationError: an unknown key, an impossible value, or a file that cannot be read as settings.
     """
     settings: dict[str, Any] = {}
     found: dict[str, str] = {} if sources is None else sources
+    renaming = OldNames()
+
+    def take(newer: Mapping[Any, Any], place: str, source: str) -> None:
+        newer = renaming.replaced(newer, settings, source)
+        _merge(model, settings, newer, place)
+        _record(found, newer, source)
+
     if file is not None:
-        _merge(model, settings, _read_file(file), f"in {file}")
-        _note(found, settings, "file")
+        take(_read_file(file), f"in {file}", "file")
     for variable, text in sorted((environment or {}).items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OF_COMMANDS:
             continue
@@ -74,19 +83,16 @@ def load(
                     variable, "is not a setting's variable; two underscores stand for a dot: POPWHEEL_BROKER__FLUSH"
                 )
             key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-            newer = _nest(key, _scalar(key, text))
-            _merge(model, settings, newer, f"in the environment ({variable})")
-            _note(found, newer, "environment")
+            take(_nest(key, _scalar(key, text)), f"in the environment ({variable})", "environment")
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         if not separator or not key.strip():
             raise ConfigurationError("--set", f"must be key=value, such as broker.flush=async, not {assignment!r}")
-        newer = _nest(key.strip(), _scalar(key, text))
-        _merge(model, settings, newer, "in --set")
-        _note(found, newer, "command line")
+        take(_nest(key.strip(), _scalar(key, text)), "in --set", "command line")
     for key, value in (flags or {}).items():
-        _merge(model, settings, _nest(key, value), "in a flag")
-        _note(found, _nest(key, value), "command line")
+        take(_nest(key, value), "in a flag", "command line")
+    if old_names is not None:
+        old_names.update(renaming.found)
     try:
         return model.model_validate(settings)
     except ValidationError as error:
@@ -160,11 +166,11 @@ def _merge(
             )
 
 
-def _note(sources: dict[str, str], newer: Mapping[Any, Any], source: str, prefix: str = "") -> None:
+def _record(sources: dict[str, str], newer: Mapping[Any, Any], source: str, prefix: str = "") -> None:
     """Record where settings came from."""
     for name, value in newer.items():
         if isinstance(value, Mapping):
-            _note(sources, value, source, f"{prefix}{name}.")
+            _record(sources, value, source, f"{prefix}{name}.")
         else:
             sources[f"{prefix}{name}"] = source
 

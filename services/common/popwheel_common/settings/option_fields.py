@@ -25,7 +25,7 @@ _PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """One setting.
+    """A setting.
 
     Args:
         key: full name, `broker.flush`.

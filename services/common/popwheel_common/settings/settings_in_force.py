@@ -12,8 +12,8 @@ _IN_ADDRESS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def shown_settings(options: BaseModel) -> dict[str, Any]:
-    """All settings of a model with their values. A value whose name says that it is secret is replaced, also where it
-    is but the name of a file; so are a user and a password in an address.
+    """Return all settings of a model with their values. A value whose name says that it is secret is replaced, also
+    where it is but the name of a file; so are a user and a password in an address.
     """
     return {name: _shown(name, value) for name, value in options.model_dump(mode="json").items()}
 

@@ -32,7 +32,7 @@ class WatchedFile(Generic[Content]):
         self._parse = parse
         self._what = what
         self._bytes_max = bytes_max
-        self._stamp = self._look()
+        self._stamp = self._read_stamp()
         self.content = self._read()
         self.trouble = ""
         """Reason why the file's current content is not in use; empty if it is."""
@@ -40,11 +40,11 @@ class WatchedFile(Generic[Content]):
     @property
     def changed(self) -> bool:
         """True if the file changed since it was last read."""
-        return self._look() != self._stamp
+        return self._read_stamp() != self._stamp
 
     def refresh(self) -> bool:
         """Apply a changed file; return whether it was. It reads and parses, so a large file is read in a thread."""
-        stamp = self._look()
+        stamp = self._read_stamp()
         if stamp == self._stamp:
             return False
         try:
@@ -64,7 +64,7 @@ class WatchedFile(Generic[Content]):
         _logger.info(f"took over {self._what}", file=str(self._path))
         return True
 
-    def _look(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         """Return a stamp that distinguishes one content of the file from another; None if there is no file."""
         try:
             found = self._path.stat()

@@ -26,7 +26,7 @@ READ_S_MAX: Final = 10
 TAKE_S_MAX: Final = 30
 """The longest time that a client may take for an answer."""
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _PIECE_BYTES = 4 * 1024
 _SHARE_OF_FILES = 8
 _TOO_SLOW = f"the request did not come in within {READ_S_MAX} s: send it faster"
@@ -44,7 +44,7 @@ def connections_within(connections_max: int) -> int:
 
 
 class Connections:
-    """All connections of one server. What comes in is read in pieces, one piece of one of them in a turn of the loop.
+    """Connections of a server. What comes in is read in pieces, one piece of one of them in a turn of the loop.
 
     Args:
         most: as many at the same time.
@@ -88,7 +88,7 @@ class Connections:
             longest.transport.abort()
         self.moved(connection)
         if self._timer is None:
-            self._look_often()
+            self._end_idle_often()
         return True
 
     def moved(self, connection: "Connection") -> None:
@@ -111,7 +111,7 @@ class Connections:
             self._reads_soon = True
             asyncio.get_running_loop().call_soon(self._read_one)
 
-    def look(self) -> None:
+    def end_idle(self) -> None:
         """End connections that have waited for their clients for too long."""
         now_s = self._clock.monotonic()
         for connection, since_s in list(self._open.items()):
@@ -130,9 +130,9 @@ class Connections:
                 self.read_soon(next(iter(self._to_read)))
             connection.read()
 
-    def _look_often(self) -> None:
-        self.look()
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look_often) if self._open else None
+    def _end_idle_often(self) -> None:
+        self.end_idle()
+        self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._end_idle_often) if self._open else None
 
 
 class _Flow(FlowControl):
@@ -155,7 +155,7 @@ class _Flow(FlowControl):
 
 
 class Connection(H11Protocol):
-    """One connection. A request is read in pieces, as heads and chunks cost much per byte.
+    """A connection. A request is read in pieces, as heads and chunks cost much per byte.
 
     Args:
         connections: all of them.

@@ -107,7 +107,7 @@ class Logins:
         """End a session at a logout."""
         request.scope.setdefault("state", {})["ticket"] = Ticket(new_id(), self._clock.wall_ms(), 0)
 
-    def keep(self, request: Request, response: Response) -> None:
+    def renew_cookie(self, request: Request, response: Response) -> None:
         """Set the browser's cookie, if it is missing or due for renewal."""
         ticket, now_ms = self.ticket(request), self._clock.wall_ms()
         is_new = not ticket.renewed_ms

@@ -80,7 +80,7 @@ class LoginPages:
         router.add_route("/login", self._log_in, methods=["POST"], include_in_schema=False)
         router.add_route("/logout", self._log_out, methods=["POST"], include_in_schema=False)
         if self._oidc is not None:
-            router.add_route("/login/oidc", self._go, methods=["GET"], include_in_schema=False)
+            router.add_route("/login/oidc", self._redirect, methods=["GET"], include_in_schema=False)
             router.add_route(CALLBACK, self._return_from_provider, methods=["GET"], include_in_schema=False)
 
     async def _show(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class LoginPages:
         body = await self._renderer.render("login.html", values)
         status = 200 if refusal is None else http_status(refusal.code)
         response = Response(body, status, media_type="text/html")
-        self._logins.keep(request, response)
+        self._logins.renew_cookie(request, response)
         return response
 
     async def _log_in(self, request: Request) -> Response:
@@ -117,7 +117,7 @@ class LoginPages:
     def _let_in(self, request: Request, following: str) -> Response:
         self._count.labels("done").inc()
         response = RedirectResponse(following or "/", status_code=303)
-        self._logins.keep(request, response)
+        self._logins.renew_cookie(request, response)
         return response
 
     async def _identity(self, request: Request, name: str, secret: str) -> Identity:
@@ -162,12 +162,12 @@ class LoginPages:
             return await self._form(request, "", refusal)
         self._logins.end(request)
         response = RedirectResponse("/login" if self._logins.are_demanded else "/", status_code=303)
-        self._logins.keep(request, response)
+        self._logins.renew_cookie(request, response)
         return response
 
     # OpenID Connect.
 
-    async def _go(self, request: Request) -> Response:
+    async def _redirect(self, request: Request) -> Response:
         assert self._oidc is not None
         following = within(request.query_params.get("next", ""))
         kept: dict[str, Any] = {}
@@ -185,7 +185,7 @@ class LoginPages:
             httponly=True,
             samesite="lax",
         )
-        self._logins.keep(request, response)
+        self._logins.renew_cookie(request, response)
         return response
 
     async def _return_from_provider(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""One client, at every proxy that knows it."""
+"""Page of a client, at every proxy that knows it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -104,7 +104,7 @@ async def gather(visit: Visit) -> InFlightPage:
         return in_flight_page(asked, [], found["summary"], found["messages"], visit.now_ms)
     summary = (await visit.ask(summary=summary_question))["summary"]
     groups = [str(each["group"]) for each in summary.rows("groups")[:_GROUPS_MAX]]
-    # so many of each group that they fill the page together
+    # together the groups fill the page
     limit = -(-ROWS // max(1, len(groups)))
     parts: dict[str, Listed | None] = dict.fromkeys(groups)
 

@@ -46,7 +46,7 @@ class RetriesPage:
         group: as the API has it.
         numbers: what is known of it.
         rungs: its attempts; None: not answered yet.
-        looked_at: number of messages in flight that were read.
+        scanned: number of messages in flight that were read.
         is_part: there are more.
         unanswered: who could not be asked.
     """
@@ -54,7 +54,7 @@ class RetriesPage:
     group: Mapping[str, Any]
     numbers: Mapping[str, Any]
     rungs: Sequence[Rung] | None
-    looked_at: int
+    scanned: int
     is_part: bool
     unanswered: Sequence[str]
 
@@ -81,7 +81,7 @@ def retries_page(group: Mapping[str, Any], numbers: Answer, listed: Listed | Non
         group=group,
         numbers=next((each for each in numbers.rows("groups") if each["name"] == group["name"]), Row()),
         rungs=None if listed is None else rungs(ladder(group), int(group["max_attempts"]), messages),
-        looked_at=len(messages),
+        scanned=len(messages),
         is_part=listed is not None and bool(listed.next),
         unanswered=list(dict.fromkeys(unanswered)),
     )

@@ -13,7 +13,7 @@ _PROBLEMS_MAX: Final = 100
 """Limit of problems shown at once: critical ones come first."""
 _ALERTS: Final = "Popwheel"
 """Prefix of problems that have a Prometheus alert."""
-_LOOK_AT: Final[Mapping[str, tuple[str, str]]] = {
+_PAGES_OF: Final[Mapping[str, tuple[str, str]]] = {
     "PopwheelConsumersBehind": ("groups", ""),
     "PopwheelMessageNotAcknowledged": ("held", "group"),
     "PopwheelMessageGroupStuck": ("held", "broker"),
@@ -98,7 +98,7 @@ def _problem(problem: Mapping[str, Any]) -> Problem:
 
 def address_of(problem: Mapping[str, Any]) -> str:
     """Return the address of a page about a problem; may be empty."""
-    name, field = _LOOK_AT.get(str(problem["id"]), ("", ""))
+    name, field = _PAGES_OF.get(str(problem["id"]), ("", ""))
     of = str(problem["object"] or "")
     if not name:
         return ""

@@ -66,7 +66,7 @@ class Event:
     @property
     def title(self) -> str:
         """Title, in a few words."""
-        title = _TITLES.get(self.kind, self.kind.replace("_", " "))
+        title = _TITLES.get(self.kind, self.kind.replace("_", " ").capitalize())
         return f"{title}, attempt {self.attempt}" if self.kind == "delivered" and self.attempt else title
 
     @property

@@ -85,11 +85,11 @@ class ActivityBook:
                 yield
         self.time_ms, self.samples = now_ms, samples
         self.topics, self.groups = found_topics, found_groups
-        self._note_letters(are_all)
+        self._record_dead_letters(are_all)
         if (samples or self.history.has_begun) and self.history.begin(
             now_ms, self.cluster(are_all=are_all), all_topics=self._all_topics, all_groups=self._all_groups
         ):
-            yield from self._keep_history()
+            yield from self._record_history()
 
     def _add_up(
         self, samples: Mapping[str, pb.SampleActivityResponse], topics: dict[str, "_Sum"], groups: dict[str, "_Sum"]
@@ -104,7 +104,7 @@ class ActivityBook:
                 if number % _STEP == 0:
                     yield
 
-    def _keep_history(self) -> Iterator[None]:
+    def _record_history(self) -> Iterator[None]:
         rows_of: dict[Kind, list[tuple[str, Values]]] = {
             "topic": list(self.topics.items()),
             "group": [(name, each.values) for name, each in self.groups.items()],
@@ -116,7 +116,7 @@ class ActivityBook:
                 if number % _STEP == 0:
                     yield
 
-    def _note_letters(self, are_all: bool) -> None:
+    def _record_dead_letters(self, are_all: bool) -> None:
         totals = [each.totals.dead_letters for each in self.samples.values() if each.totals.HasField("dead_letters")]
         self._letters.append(sum(totals) if are_all and len(totals) == len(self.samples) else None)
         del self._letters[:-GROWTH_SAMPLES]

@@ -18,7 +18,7 @@ _ACTIVITY: Final = "docs/operate/monitor.md#trouble"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of problem.
+    """A kind of problem.
 
     Args:
         id: name of the alert.

@@ -156,7 +156,7 @@ class CheckpointCarrier:
             self._fails("fetch", fetch.group, fetch.master.number, error)
         else:
             self._metrics.fetched(checkpoint.ByteSize(), whole=not checkpoint.base_version)
-            self._goes_on("fetch", fetch.group)
+            self._succeeded("fetch", fetch.group)
             self._act(self._sync.fetched(fetch, checkpoint))
         self._changed.set()
 
@@ -172,7 +172,7 @@ class CheckpointCarrier:
             now_s = self._clock.monotonic()
             if not give.checkpoint.rest_from:
                 self._metrics.durations.observe(now_s - give.begun_s)
-            self._goes_on("store", give.group)
+            self._succeeded("store", give.group)
             self._act(self._sync.stored(give, now_s))
         self._changed.set()
 
@@ -186,7 +186,7 @@ class CheckpointCarrier:
             log = _logger.info if is_early else _logger.warning
             log("checkpoint sync fails", step=step, group=group, replica=replica, reason=str(error))
 
-    def _goes_on(self, step: str, group: str) -> None:
+    def _succeeded(self, step: str, group: str) -> None:
         self._failing.discard((step, group))
         if step == "store":
             self._failing.discard(("refused", group))

@@ -48,7 +48,7 @@ class Decommission:
                 raise unknown_group(group)
             if number not in now.replicas:
                 raise StatusError(Code.NOT_FOUND, f"{group} has no replica {number}; it has {_list(now.replicas)}")
-            self._check_gone(group, (number,))
+            self._check_absent(group, (number,))
             if number in now.sync_state_set:
                 raise StatusError(
                     Code.PRECONDITION_FAILED,
@@ -108,7 +108,7 @@ class Decommission:
         _logger.warning("broker group forgotten", group=group)
 
     def _cost(self, now: GroupState, gone: Iterable[int]) -> Cost:
-        self._check_gone(now.name, gone)
+        self._check_absent(now.name, gone)
         return Cost(
             sorted(now.replicas),
             f"{now.name} is the broker group of replica {_list(now.replicas)}, whose folders hold its messages. "
@@ -118,7 +118,7 @@ class Decommission:
             f"forget-all-of-{now.name}",
         )
 
-    def _check_gone(self, group: str, numbers: Iterable[int]) -> None:
+    def _check_absent(self, group: str, numbers: Iterable[int]) -> None:
         """Check that none of these replicas lives, or may live."""
         views = self._overseer.replica_views(group)
         there = {n for n in numbers if n in views and views[n].liveness is not Liveness.DEAD}

@@ -86,7 +86,7 @@ class GroupHistory:
         """Time since which changes are known."""
 
     def changed(self, old: GroupState | None, new: GroupState) -> None:
-        """Record a change: a listener for `GroupKeeper.subscribe`."""
+        """Record a change: a listener for `GroupWriter.subscribe`."""
         latest = self._by_group.pop(new.name, None) or LatestChanges()
         self._by_group[new.name] = latest
         if len(self._by_group) > self._groups_max:

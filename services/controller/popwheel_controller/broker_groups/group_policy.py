@@ -56,14 +56,14 @@ def next_state(name: str, state: GroupState | None, views: ReplicaViews) -> Grou
     after = state
     for number in sorted(known):
         after = after.with_replica(record_of(known[number]))
-    if master_is_gone(after, views):
+    if has_no_master(after, views):
         may = {number: report for number, report in known.items() if not views[number].is_unreachable}
         # A restarted master may have lost records that its device had reported as safe, without a sign of it. So any
         # other member comes first, whatever its log length. But if the master acknowledges alone, others may have less.
         first = known.get(after.master)
         acks_alone = first is not None and first.acks_alone
         best = None if acks_alone else elect(after, {n: report for n, report in may.items() if n != after.master})
-        if best is None and not _others_may_come(after, views):
+        if best is None and not _others_may_connect(after, views):
             best = elect(after, may)
         if best is not None:
             after = after.elected(best)
@@ -87,13 +87,13 @@ def route(name: str, state: GroupState | None, views: ReplicaViews) -> BrokerInf
     """Return the group's route for proxies; None if none of the replicas present could become its master."""
     if state is None:
         return None
-    if state.master != NO_MASTER and not master_is_gone(state, views):
+    if state.master != NO_MASTER and not has_no_master(state, views):
         return BrokerInfo(name=name, address=state.replicas[state.master].address, epoch=state.epoch)
     members = {number: views.get(number, _NOT_SEEN) for number in state.sync_state_set}
     one_is_dead = any(seen.liveness is Liveness.DEAD for seen in members.values())
     for number, seen in members.items():
         waits = one_is_dead and seen.report is not None and seen.report.suspect
-        if seen.liveness is not Liveness.DEAD and not waits and _may_come_back(state, number, seen):
+        if seen.liveness is not Liveness.DEAD and not waits and _may_return(state, number, seen):
             return BrokerInfo(name=name, epoch=state.epoch)
     return None
 
@@ -106,7 +106,7 @@ def roles_of(state: GroupState, views: ReplicaViews) -> GroupRoles:
         if seen.report is not None and number in state.replicas and seen.liveness is not Liveness.DEAD
     }
     master = living.pop(state.master, None)
-    if master_is_gone(state, views):
+    if has_no_master(state, views):
         master = None  # it has restarted, and the new process does not lead
     return GroupRoles(state.name, state.epoch, master, tuple(living.values()))
 
@@ -149,7 +149,7 @@ def trouble(state: GroupState | None, views: ReplicaViews) -> str:
             f"{_replicas(strange)} must stay out: it has seen epochs or versions that this store does not know "
             "(another cluster's folder, or a store that was set back)"
         )
-    if not master_is_gone(state, views):
+    if not has_no_master(state, views):
         return ""
     if why := election_delay(state, views):
         return why
@@ -168,7 +168,7 @@ def trouble(state: GroupState | None, views: ReplicaViews) -> str:
 def election_delay(state: GroupState, views: ReplicaViews) -> str:
     """Return why a suspect replica delays an election, in a sentence for an operator; empty if none does."""
     may = candidates(state, _living(views))
-    if not may or not master_is_gone(state, views) or elect(state, may) is not None:
+    if not may or not has_no_master(state, views) or elect(state, may) is not None:
         return ""
     return (
         f"{_replicas(sorted(may))} had to cut off the end of the log at a start when not every other replica could be "
@@ -194,7 +194,7 @@ def _made_anew(state: GroupState, reports: Reports, strange: frozenset[int]) -> 
     return GroupState(anew.name, anew.version, anew.epoch, anew.master, anew.sync_state_set, replicas)
 
 
-def master_is_gone(state: GroupState, views: ReplicaViews) -> bool:
+def has_no_master(state: GroupState, views: ReplicaViews) -> bool:
     """Return whether the group has no master, by the current views."""
     if state.master == NO_MASTER:
         return True
@@ -202,7 +202,7 @@ def master_is_gone(state: GroupState, views: ReplicaViews) -> bool:
     return seen.liveness is Liveness.DEAD or _epoch_is_over(seen.earlier_epoch, state)
 
 
-def _others_may_come(state: GroupState, views: ReplicaViews) -> bool:
+def _others_may_connect(state: GroupState, views: ReplicaViews) -> bool:
     """Return whether other members of the set may still connect.
 
     They have not connected since this controller began to lead, and are not dead yet.
@@ -215,7 +215,7 @@ def _epoch_is_over(epoch: int | None, state: GroupState) -> bool:
     return epoch is not None and epoch >= state.epoch
 
 
-def _may_come_back(state: GroupState, number: int, seen: ObservedReplica) -> bool:
+def _may_return(state: GroupState, number: int, seen: ObservedReplica) -> bool:
     return seen.report is None or not (state.is_wiped(number, seen.report.identity) or seen.report.leaving)
 
 

@@ -14,7 +14,7 @@ from popwheel_controller.broker_groups.broker_group import GroupState, unknown_g
 from popwheel_controller.broker_groups.cost import Cost
 from popwheel_controller.broker_groups.election import Reports, alone, elect, latest_set, most_complete, record_of
 from popwheel_controller.broker_groups.failure_detector import Liveness
-from popwheel_controller.broker_groups.group_policy import ReplicaViews, master_is_gone, strangers
+from popwheel_controller.broker_groups.group_policy import ReplicaViews, has_no_master, strangers
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
@@ -156,9 +156,9 @@ class LeadershipTransfers:
         """Transfer the leadership of a master that is about to stop; without a successor, let it resign."""
         if group not in self._leaving:
             self._leaving.add(group)
-            self._overseer.run(self._let_go(group), f"leadership-transfer-of-{group}")
+            self._overseer.run(self._leave(group), f"leadership-transfer-of-{group}")
 
-    async def _let_go(self, group: str) -> None:
+    async def _leave(self, group: str) -> None:
         """Transfer to a successor; without one, wait a moment until a slave catches up, then let the master resign."""
         try:
             await self._transfer_or_resign(group)
@@ -272,7 +272,7 @@ def _check_need(state: GroupState, reports: Reports, views: ReplicaViews) -> Non
     strange = strangers(state, reports)
     ours = {number: report for number, report in reports.items() if number not in strange}
     is_there = state.master in ours and not state.is_wiped(state.master, ours[state.master].identity)
-    if is_there and not master_is_gone(state, views):
+    if is_there and not has_no_master(state, views):
         raise StatusError(
             Code.PRECONDITION_FAILED, f"{state.name} has a master, replica {state.master}; there is nothing to choose"
         )

@@ -7,7 +7,7 @@ from popwheel_controller.cluster.change_log import ChangeLog
 
 
 def master_lines(changes: ChangeLog, leads: Callable[[], bool]) -> Callable[[GroupState | None, GroupState], None]:
-    """Return a listener for `GroupKeeper.subscribe`; an operator's request has a line of its own before it.
+    """Return a listener for `GroupWriter.subscribe`; an operator's request has a line of its own before it.
 
     Args:
         changes: the change log.

@@ -11,7 +11,6 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, BrokerInfo, ClusterUpdate, ReplicaReport
 from popwheel_controller.broker_groups.broker_group import NO_MASTER, GroupState, IllegalStepError
 from popwheel_controller.broker_groups.failure_detector import Liveness
-from popwheel_controller.broker_groups.group_keeper import Decision, GroupKeeper
 from popwheel_controller.broker_groups.group_policy import (
     ObservedReplica,
     ReplicaViews,
@@ -22,13 +21,14 @@ from popwheel_controller.broker_groups.group_policy import (
     roles_of,
     route,
 )
+from popwheel_controller.broker_groups.group_writer import Decision, GroupWriter
 from popwheel_controller.broker_groups.metrics import GroupMetrics
 from popwheel_controller.broker_groups.probe import AnotherThereError, ReplicaProbe
 from popwheel_controller.broker_groups.replicas import Key, Replicas, Session, check_report
 from popwheel_controller.broker_groups.roles import Roles
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 
 _POLL_S = 0.25
 
@@ -50,8 +50,8 @@ class Overseer:
     def __init__(
         self,
         context: ControllerContext,
-        groups: GroupKeeper,
-        routes: StateKeeper,
+        groups: GroupWriter,
+        routes: StateWriter,
         roles: Roles,
         probe: ReplicaProbe,
         metrics: GroupMetrics,
@@ -124,7 +124,7 @@ class Overseer:
 
     # Reports of replicas.
 
-    def came(self, report: ReplicaReport, wake: Callable[[], None]) -> Session:
+    def register(self, report: ReplicaReport, wake: Callable[[], None]) -> Session:
         """Register a replica and return its session; end an older session of the same number.
 
         Raises:
@@ -133,7 +133,7 @@ class Overseer:
         check_report(report)
         earlier_epoch = find_earlier_epoch(self.groups.states.get(report.group), report)
         session = Session(report, self._clock.wall_ms(), earlier_epoch, wake)
-        older = self.replicas.came(session, self._clock.monotonic())
+        older = self.replicas.register(session, self._clock.monotonic())
         if older is not None:
             older.end(
                 StatusError(
@@ -180,7 +180,7 @@ class Overseer:
     def describe(self, state: GroupState) -> BrokerGroup:
         """Return the message about a group, with the replicas that live and stay."""
         views = self.replica_views(state.name)
-        return self.message_of(state, [number for number in state.replicas if _stays(views[number])])
+        return self.message_of(state, [number for number in state.replicas if _remains(views[number])])
 
     def message_of(self, state: GroupState, living: Collection[int] = ()) -> BrokerGroup:
         """Return the message about a group (`GroupState.message`), with the cluster id."""
@@ -191,7 +191,7 @@ class Overseer:
     # Requests of other parts.
 
     async def change(self, group: str, decision: Decision, *, forced: bool = False) -> GroupState:
-        """Change a known group (`GroupKeeper.change`) and return its state."""
+        """Change a known group (`GroupWriter.change`) and return its state."""
         state = await self.groups.change(group, decision, forced=forced)
         assert state is not None, "the decision was about a known group"
         return state
@@ -381,7 +381,7 @@ def _routed(cluster: ClusterState, group: str, info: BrokerInfo | None, *, is_kn
     return None if cluster.brokers.get(group) == info else cluster.register_broker(info)
 
 
-def _stays(seen: ObservedReplica) -> bool:
+def _remains(seen: ObservedReplica) -> bool:
     return seen.liveness is not Liveness.DEAD and not (seen.report is not None and seen.report.leaving)
 
 

@@ -21,7 +21,7 @@ from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, DESCRIBE_BROKER_GROUP, R
 from popwheel_rpc.service import Call, Service, Stream, StreamClosedError
 
 _ADVICE = (
-    "nothing of it is served here. Start it with its own cluster's controllers (broker.controller_address), or give it "
+    "nothing of it is served here. Start it with its own cluster's controllers (broker.controller), or give it "
     "an empty data folder if what it holds may go"
 )
 
@@ -64,7 +64,7 @@ class ReplicaStreams:
         await self._admission.admit(report.cluster_id, f"replica {report.replica} of {report.group}", _ADVICE)
         self._check_leads()
         news = asyncio.Event()
-        session = self._overseer.came(report, news.set)
+        session = self._overseer.register(report, news.set)
         receiving = asyncio.create_task(self._receive(session, stream), name="replica-reports")
         receiving.add_done_callback(lambda _: news.set())
         sent = 0

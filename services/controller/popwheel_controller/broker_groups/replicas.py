@@ -68,7 +68,7 @@ class Replicas:
         for number in state.replicas:
             self._detector.expect((state.name, number), now)
 
-    def came(self, session: Session, now: float) -> Session | None:
+    def register(self, session: Session, now: float) -> Session | None:
         """Record a registration; return the older session of the same number, which is over."""
         group, number = session.key
         of_group = self._sessions.setdefault(group, {})

@@ -8,7 +8,7 @@ import structlog
 from popwheel_common.contract.cluster_id import can_belong_to, check_same_cluster, checked_cluster_id
 from popwheel_common.errors import InconsistentClusterIdError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 
 _LOGGED_MAX = 100
 _POLL_S = 0.25
@@ -20,13 +20,13 @@ class Admission:
     """Compares the cluster ids of callers with this cluster's.
 
     Args:
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         refused: called for each refused caller.
         check_leads: raises StatusError while this controller does not lead.
     """
 
-    def __init__(self, keeper: StateKeeper, refused: Callable[[], None], check_leads: Callable[[], None]) -> None:
-        self._keeper = keeper
+    def __init__(self, state_writer: StateWriter, refused: Callable[[], None], check_leads: Callable[[], None]) -> None:
+        self._state_writer = state_writer
         self._refused = refused
         self._check_leads = check_leads
         self._logged: set[tuple[str, str]] = set()
@@ -46,7 +46,7 @@ class Admission:
             StatusError: BAD_REQUEST for an invalid id.
         """
         checked_cluster_id(theirs)
-        state = self._keeper.state
+        state = self._state_writer.state
         ours = state.id
         if not ours and theirs and not can_belong_to(theirs, state.name):
             ours = f"{state.name}, which has no broker yet"
@@ -68,7 +68,7 @@ class Admission:
             InconsistentClusterIdError, StatusError: as `check` says, or the id could not be stored.
         """
         self.check(theirs, who, advice)
-        if not self._keeper.state.id:
+        if not self._state_writer.state.id:
             update = await self._identified(theirs)
             if update is not None:
                 _logger.info("the cluster has its id", cluster=update.cluster.id, by=who)
@@ -76,7 +76,7 @@ class Admission:
 
     async def _identified(self, cluster_id: str) -> ClusterUpdate | None:
         """Store the cluster's id; if the store hangs, release the caller, so that it can try another controller."""
-        change = asyncio.ensure_future(self._keeper.change(lambda state: state.identify(cluster_id)))
+        change = asyncio.ensure_future(self._state_writer.change(lambda state: state.identify(cluster_id)))
         change.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
         try:
             while not change.done():

@@ -5,16 +5,16 @@ violated part. A change is made as a whole or not at all.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from popwheel_common.contract.topic_settings import Value, change_settings
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import (
     ClusterState,
     check_attempts,
-    check_lite_expiration,
     check_queues,
     check_waits,
 )
@@ -22,7 +22,7 @@ from popwheel_controller.options import ControllerOptions
 
 _WIDENED: Final = frozenset((TopicType.NORMAL, TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION))
 """Types whose messages all fit into a MIXED topic."""
-_KEPT_QUEUES: Final[Mapping[int, str]] = {
+_FIXED_QUEUES: Final[Mapping[int, str]] = {
     TopicType.FIFO: "each message group has one of them, and would lose its order if it got another; more would bring "
     "nothing, as message groups do not wait for one another",
     TopicType.LITE: "it has one, and each of its lite topics has one of its own",
@@ -38,12 +38,12 @@ class TopicSettings:
     Args:
         type: what kind of messages it takes.
         queues: how many it has.
-        lite_expiration_ms: idle time after which a lite topic expires; 0: never. Of LITE topics only.
+        others: by name (`popwheel_common.contract.topic_settings`); one that is left out is unchanged.
     """
 
     type: TopicType.ValueType | None = None
     queues: int | None = None
-    lite_expiration_ms: int | None = None
+    others: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def define_topic(
     if name in state.topics:
         return alter_topic(state, name, wanted)
     kind = TopicType.NORMAL if wanted.type is None else wanted.type
-    return state.create_topic(options, name, kind, wanted.queues, wanted.lite_expiration_ms or 0)
+    return state.create_topic(options, name, kind, wanted.queues, wanted.others)
 
 
 def define_group(
@@ -101,17 +101,15 @@ def alter_topic(state: ClusterState, name: str, wanted: TopicSettings) -> Cluste
     topic = state.topic(name)
     kind = topic.type if wanted.type is None else wanted.type
     queues = topic.queues if wanted.queues is None else wanted.queues
-    expiration_ms = topic.lite_expiration_ms if wanted.lite_expiration_ms is None else wanted.lite_expiration_ms
     if kind != topic.type:
         _check_type(topic, kind)
     if queues != topic.queues:
         check_queues(queues)
         _check_more_queues(topic, kind, queues)
-    if expiration_ms != topic.lite_expiration_ms:
-        check_lite_expiration(kind, expiration_ms)
     altered = Topic()
     altered.CopyFrom(topic)
-    altered.type, altered.queues, altered.lite_expiration_ms = kind, queues, expiration_ms
+    altered.type, altered.queues = kind, queues
+    change_settings(altered, wanted.others)
     if queues != topic.queues and topic.type in (TopicType.MIXED, TopicType.FIFO):
         altered.message_group_queues = topic.message_group_queues or topic.queues
     if altered == topic:
@@ -167,7 +165,7 @@ def _check_type(topic: Topic, kind: TopicType.ValueType) -> None:
 
 
 def _check_more_queues(topic: Topic, kind: TopicType.ValueType, queues: int) -> None:
-    why = _KEPT_QUEUES.get(kind)
+    why = _FIXED_QUEUES.get(kind)
     if why is None and queues < topic.queues:
         why = "the messages in those that would go could not be read any more"
     if why is not None:

@@ -13,7 +13,14 @@ from popwheel_common.clock import Clock
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.web.shared_work import SharedWork
-from popwheel_controller.cluster.changes import LINES_MAX, Change, changes_document, changes_of, facts_of, kept
+from popwheel_controller.cluster.changes import (
+    LINES_MAX,
+    Change,
+    changes_document,
+    changes_of,
+    facts_of,
+    latest_fitting,
+)
 from popwheel_controller.store.state_store import CHANGES, ConflictError, StateStore
 
 WAIT_S = 1.0
@@ -39,13 +46,13 @@ class ChangeLog:
         self._store = store
         self._clock = clock
         self._writer = writer
-        self._noted = 0
+        self._recorded = 0
         self._stored: dict[str, Change] = {}
         self._unstored: dict[str, Change] = {}
         self._version: str | None = None
         self._is_known = False
         self._is_outdated = True
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._writes = SharedWork(self._write)
         self._under_way: set[asyncio.Task[bool]] = set()
         self._lines = Counter(
@@ -107,7 +114,7 @@ class ChangeLog:
         """
         if not self._is_known:
             try:
-                async with self._turn:
+                async with self._lock:
                     await self._read()
             except _STORE_ERRORS as error:
                 raise StatusError(Code.HA_NOT_AVAILABLE, f"the changes cannot be read now: {error}") from error
@@ -115,8 +122,8 @@ class ChangeLog:
 
     def _append(self, who: str, address: str, verb: str, object_: str, before: str, after: str, outcome: str) -> None:
         now_ms = self._clock.wall_ms()
-        self._noted += 1
-        id_ = f"{now_ms}-{self._writer[:6]}{self._noted}"
+        self._recorded += 1
+        id_ = f"{now_ms}-{self._writer[:6]}{self._recorded}"
         change = Change(id_, now_ms, who, address, verb, object_, before, after, outcome).cut()
         self._lines.labels(outcome.partition(" ")[0]).inc()
         _logger.info("change", **{name: value for name, value in facts_of(change).items() if name not in _NOT_LOGGED})
@@ -141,7 +148,7 @@ class ChangeLog:
     async def _write(self) -> bool:
         """Store the lines that are not stored yet."""
         try:
-            async with self._turn:
+            async with self._lock:
                 for _ in range(_TRIES_MAX):
                     if await self._tried():
                         return True
@@ -160,7 +167,7 @@ class ChangeLog:
         if self._is_outdated:
             await self._read()
         taken = dict(self._unstored)
-        changes = kept({**self._stored, **taken}.values())
+        changes = latest_fitting({**self._stored, **taken}.values())
         self._is_outdated = True  # until the answer arrives
         await asyncio.sleep(0)  # encoding the document takes as long as all of the above
         try:

@@ -76,7 +76,7 @@ def refused(code: str, http_status: int) -> str:
     return f"{'refused' if http_status < 500 else 'failed'} {code}"
 
 
-def kept(changes: Iterable[Change]) -> list[Change]:
+def latest_fitting(changes: Iterable[Change]) -> list[Change]:
     """Return the latest changes that fit into a document, in their order."""
     found: list[Change] = []
     left = LINES_BYTES_MAX

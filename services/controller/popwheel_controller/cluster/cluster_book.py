@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_id import checked_cluster_id
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 from popwheel_common.errors import StatusError, UnknownFormatError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Group, Topic, TopicType
 from popwheel_controller.cluster.cluster_state import ClusterState
@@ -210,7 +211,7 @@ def _entries_document(entries: Mapping[int, Entry]) -> dict[str, Any]:
                 "type": TopicType.Name(topic.type),
                 "queues": topic.queues,
                 "id": topic.id,
-                **({"lite_expiration_ms": topic.lite_expiration_ms} if topic.lite_expiration_ms else {}),
+                **{each.name: value for each in TOPIC_SETTINGS if (value := each.of(topic)) != each.default},
                 **({"lane_queues": topic.message_group_queues} if topic.message_group_queues else {}),
                 **({"paused_ms": topic.paused_ms} if topic.paused_ms else {}),
             }
@@ -257,9 +258,9 @@ def entries_of(document: Document, source: str) -> dict[int, Entry]:
                 type=TopicType.Value(topic["type"]),
                 queues=topic["queues"],
                 id=topic["id"],
-                lite_expiration_ms=topic.get("lite_expiration_ms", 0),
                 message_group_queues=topic.get("lane_queues", 0),
                 paused_ms=topic.get("paused_ms", 0),
+                **{each.name: topic[each.name] for each in TOPIC_SETTINGS if each.name in topic},
             )
             for topic in document["topics"]
         ]

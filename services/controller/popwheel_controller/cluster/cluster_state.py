@@ -1,17 +1,19 @@
 """State of the cluster as one immutable value, and its legal changes.
 
-A decision reads the state and returns a change, or raises. `after` applies a change. `StateKeeper` saves, publishes and
+A decision reads the state and returns a change, or raises. `after` applies a change. `StateWriter` saves, publishes and
 answers.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_id import new_cluster_id
 from popwheel_common.contract.names import GroupName, TopicName, Use
 from popwheel_common.contract.priority import LEVELS
+from popwheel_common.contract.topic_settings import Value, change_settings
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import (
@@ -36,10 +38,9 @@ from popwheel_controller.options import (
 
 Named = TypeVar("Named", Topic, Group)
 
-LITE_EXPIRATION_MS_MIN = 1000
-_EXPIRATION_MS_MAX = 3650 * 24 * 3_600_000
 _QUEUES_OF_TYPE = {TopicType.LITE: 1, TopicType.PRIORITY: LEVELS}
 """Default number of queues by topic type, where the options do not set it."""
+_DEFAULTS: Final[Mapping[str, Value]] = MappingProxyType({})
 _TOPIC_TYPES = frozenset(TopicType.values()) - {TopicType.TOPIC_TYPE_UNSPECIFIED}
 
 
@@ -133,7 +134,7 @@ class ClusterState:
         name: str,
         topic_type: TopicType.ValueType,
         queues: int | None = None,
-        lite_expiration_ms: int = 0,
+        settings: Mapping[str, Value] = _DEFAULTS,
     ) -> ClusterUpdate:
         """Create a topic.
 
@@ -143,10 +144,10 @@ class ClusterState:
             topic_type: type of its messages.
             queues: number of its queues; None for the default of its type. A LITE topic has one, as each of its lite
                 topics has.
-            lite_expiration_ms: idle time after which a lite topic expires; 0 for never. Of LITE topics only.
+            settings: others, by name (`popwheel_common.contract.topic_settings`).
 
         Raises:
-            StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type, queues or expiration,
+            StatusError: ILLEGAL_TOPIC for its name, BAD_REQUEST for its type, queues or settings,
                 PRECONDITION_FAILED if it exists, TOO_MANY_REQUESTS at the limit.
         """
         name = topic_name(options, name)
@@ -157,7 +158,9 @@ class ClusterState:
             queues = _QUEUES_OF_TYPE.get(topic_type, options.topic.queues)
         if topic_type == TopicType.LITE and queues != 1:
             raise StatusError(Code.BAD_REQUEST, f"a topic of lite topics has 1 queue, not {queues}; leave queues out")
-        check_lite_expiration(topic_type, lite_expiration_ms)
+        version = self.version + 1
+        topic = Topic(name=name, type=topic_type, queues=queues, id=version)
+        change_settings(topic, settings)
         check_queues(queues)
         if name in self.topics:
             raise StatusError(Code.PRECONDITION_FAILED, f"topic {name} is there already")
@@ -166,8 +169,6 @@ class ClusterState:
                 Code.TOO_MANY_REQUESTS,
                 f"the cluster holds {len(self.topics)} topics, as many as controller.topics_max allows; delete some",
             )
-        version = self.version + 1
-        topic = Topic(name=name, type=topic_type, queues=queues, id=version, lite_expiration_ms=lite_expiration_ms)
         return ClusterUpdate(version=version, topics=[topic], named=version)
 
     def ensure_topic(
@@ -389,20 +390,6 @@ def check_queues(queues: int) -> None:
     """
     if not 1 <= queues <= QUEUES_MAX:
         raise StatusError(Code.BAD_REQUEST, f"a topic must have from 1 to {QUEUES_MAX} queues, not {queues}")
-
-
-def check_lite_expiration(topic_type: TopicType.ValueType, expiration_ms: int) -> None:
-    """Refuse a lite expiration that is invalid for the type of the topic.
-
-    Raises:
-        StatusError: BAD_REQUEST.
-    """
-    is_lite = topic_type == TopicType.LITE
-    if expiration_ms and not (is_lite and LITE_EXPIRATION_MS_MIN <= expiration_ms <= _EXPIRATION_MS_MAX):
-        raise StatusError(
-            Code.BAD_REQUEST,
-            f"only topics of type LITE have a lite expiration, of {LITE_EXPIRATION_MS_MIN} ms to ten years",
-        )
 
 
 def check_attempts(attempts: int) -> None:

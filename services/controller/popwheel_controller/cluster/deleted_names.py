@@ -14,7 +14,7 @@ DELETED_BYTES_MAX: Final = 48 * 1024
 
 They are part of the head of the cluster's state, which each change writes.
 """
-_KEPT_MS: Final = 24 * 3600 * 1000
+_RETENTION_MS: Final = 24 * 3600 * 1000
 _ENTRY_BYTES: Final = 60
 """Maximum size of an entry without its name, in bytes."""
 
@@ -87,7 +87,7 @@ class DeletedNames:
         left = {
             name: each
             for name, each in self._deletions.items()
-            if name not in made and max(each.until_ms, each.at_ms + _KEPT_MS) > deletion.at_ms
+            if name not in made and max(each.until_ms, each.at_ms + _RETENTION_MS) > deletion.at_ms
         }
         for name in deleted:
             left.pop(name, None)

@@ -42,7 +42,7 @@ class InspectionStreams:
         self._check_leads()
         self._admission.check(first.process.cluster_id, f"the process {first.process.process}", _ADVICE)
         questions: asyncio.Queue[InspectQuestion | None] = asyncio.Queue()  # bounded by `Inspections.ask`
-        inspected = self._inspections.came(first.process, tuple(first.pages[:_PAGES_MAX]), questions.put_nowait)
+        inspected = self._inspections.register(first.process, tuple(first.pages[:_PAGES_MAX]), questions.put_nowait)
         receiving = asyncio.create_task(self._receive(inspected, stream), name="inspect-answers")
         receiving.add_done_callback(lambda _: questions.put_nowait(None))
         try:

@@ -49,7 +49,7 @@ class Inspections:
     def __init__(self) -> None:
         self._inspected: dict[str, Inspected] = {}
 
-    def came(
+    def register(
         self, process: WatchRequest, pages: tuple[str, ...], send: Callable[[InspectQuestion | None], None]
     ) -> Inspected:
         """Register a process, until `left`."""
@@ -66,7 +66,7 @@ class Inspections:
         del self._inspected[inspected.key]
         for waiting in inspected.waiting.values():
             if not waiting.done():
-                waiting.set_exception(_gone(inspected.key))
+                waiting.set_exception(_absent(inspected.key))
         inspected.waiting.clear()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Inspections:
         try:
             async with asyncio.timeout(timeout_s), inspected.room:
                 if self._inspected.get(inspected.key) is not inspected:
-                    raise _gone(inspected.key)
+                    raise _absent(inspected.key)
                 inspected.last += 1
                 question.number = inspected.last
                 waiting: asyncio.Future[InspectAnswer] = asyncio.get_running_loop().create_future()
@@ -132,5 +132,5 @@ def key_of(process: WatchRequest) -> str:
     return f"{kind}/{process.process}"
 
 
-def _gone(key: str) -> StatusError:
+def _absent(key: str) -> StatusError:
     return StatusError(Code.HA_NOT_AVAILABLE, f"{key} has gone, or is just coming back; ask again")

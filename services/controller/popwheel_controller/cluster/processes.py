@@ -82,7 +82,7 @@ class Processes:
     def __init__(self) -> None:
         self._watching: dict[Watching, None] = {}
 
-    def came(self, request: WatchRequest, peer: str, now_ms: int) -> Watching:
+    def register(self, request: WatchRequest, peer: str, now_ms: int) -> Watching:
         """Record a new watch, until `left`."""
         watching = Watching(request, peer, now_ms)
         self._watching[watching] = None

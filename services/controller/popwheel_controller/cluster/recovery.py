@@ -74,8 +74,8 @@ class RecoveryPlan:
         version: of the restored state; 0 if there is nothing to do.
         topics: restored ones.
         groups: likewise.
-        kept_topics: those created since, with their new ids.
-        kept_groups: likewise.
+        recreated_topics: those created since, with their new ids.
+        recreated_groups: likewise.
         findings: what could not be restored, or not as it was.
     """
 
@@ -83,8 +83,8 @@ class RecoveryPlan:
     version: int = 0
     topics: Sequence[Topic] = ()
     groups: Sequence[Group] = ()
-    kept_topics: Sequence[Topic] = ()
-    kept_groups: Sequence[Group] = ()
+    recreated_topics: Sequence[Topic] = ()
+    recreated_groups: Sequence[Group] = ()
     findings: Sequence[Finding] = ()
 
     def decide(self, state: ClusterState) -> ClusterUpdate | None:
@@ -104,8 +104,8 @@ class RecoveryPlan:
             snapshot=True,
             version=self.version,
             named=self.version,
-            topics=[*self.topics, *self.kept_topics],
-            groups=[*self.groups, *self.kept_groups],
+            topics=[*self.topics, *self.recreated_topics],
+            groups=[*self.groups, *self.recreated_groups],
         )
 
 
@@ -140,27 +140,27 @@ def plan_recovery(
     numbers = _Numbers(version)
     findings: list[Finding] = []
     by_freshness = sorted(brokers, key=lambda name: world.seen_versions[name], reverse=True)
-    back_topics, kept_topics = _entries(
+    back_topics, recreated_topics = _entries(
         found_topics,
         state.topics,
         numbers,
         findings,
         lambda each: _topic(each, options, by_freshness, findings),
-        _kept_topic,
+        _recreated_topic,
     )
-    back_groups, kept_groups = _entries(
+    back_groups, recreated_groups = _entries(
         found_groups,
         state.groups,
         numbers,
         findings,
         lambda each: _group(each, options, by_freshness, findings),
-        lambda each, existing: _kept_group(each, existing, options, by_freshness, findings),
+        lambda each, existing: _recreated_group(each, existing, options, by_freshness, findings),
     )
-    kept_topics += _renumbered(state.topics, {each.name for each in kept_topics}, target, numbers)
-    kept_groups += _renumbered(state.groups, {each.name for each in kept_groups}, target, numbers)
+    recreated_topics += _renumbered(state.topics, {each.name for each in recreated_topics}, target, numbers)
+    recreated_groups += _renumbered(state.groups, {each.name for each in recreated_groups}, target, numbers)
     for count, limit, what in (
-        (len(back_topics) + len(kept_topics), options.topics_max, "topics"),
-        (len(back_groups) + len(kept_groups), options.groups_max, "groups"),
+        (len(back_topics) + len(recreated_topics), options.topics_max, "topics"),
+        (len(back_groups) + len(recreated_groups), options.groups_max, "groups"),
     ):
         if count > limit:
             raise StatusError(
@@ -168,7 +168,13 @@ def plan_recovery(
                 f"there were {count} {what}, more than controller.{what}_max allows ({limit}); raise it",
             )
     return RecoveryPlan(
-        state.named, numbers.last + 1, back_topics, back_groups, kept_topics, kept_groups, sorted(findings, key=_place)
+        state.named,
+        numbers.last + 1,
+        back_topics,
+        back_groups,
+        recreated_topics,
+        recreated_groups,
+        sorted(findings, key=_place),
     )
 
 
@@ -374,7 +380,7 @@ def _group(found: _Found, options: ControllerOptions, brokers: Sequence[str], fi
     return group
 
 
-def _kept_topic(found: _Found, existing: Topic) -> Topic:
+def _recreated_topic(found: _Found, existing: Topic) -> Topic:
     """Return a topic that was created again: as it is now, with all queues that have messages."""
     topic = Topic()
     topic.CopyFrom(existing)
@@ -384,7 +390,7 @@ def _kept_topic(found: _Found, existing: Topic) -> Topic:
     return topic
 
 
-def _kept_group(
+def _recreated_group(
     found: _Found, existing: Group, options: ControllerOptions, brokers: Sequence[str], findings: list[Finding]
 ) -> Group:
     """Return a group that was created again: as it is now, or as it was before if it has the settings of a first use.

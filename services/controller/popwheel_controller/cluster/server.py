@@ -22,7 +22,7 @@ from popwheel_controller.cluster.admission import Admission
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.cluster.context import ControllerContext
 from popwheel_controller.cluster.processes import Processes
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.cluster.watchers import Watcher, Watchers
 from popwheel_rpc.methods import ENSURE_GROUP, ENSURE_TOPIC, WATCH
 from popwheel_rpc.service import Call, Service, Stream, StreamClosedError
@@ -40,7 +40,7 @@ class ControllerServer:
 
     Args:
         context: of the controller.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         watchers: that get its changes.
         admission: refuses processes of another cluster.
         processes: list of processes, for operators.
@@ -50,21 +50,21 @@ class ControllerServer:
     def __init__(
         self,
         context: ControllerContext,
-        keeper: StateKeeper,
+        state_writer: StateWriter,
         watchers: Watchers,
         admission: Admission,
         processes: Processes,
         lagged: Callable[[], None],
     ) -> None:
         self._options = context.options
-        self._keeper = keeper
+        self._state_writer = state_writer
         self._watchers = watchers
         self._admission = admission
         self._processes = processes
         self._clock = context.clock
         self._lagged = lagged
         self._check_leads = context.check_leads
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """Lets one part of a whole state be sent in each turn of the loop, however many watchers wait."""
         self.service = Service()
         self.service.stream(WATCH, self._watch)
@@ -83,11 +83,11 @@ class ControllerServer:
         names_max = self._options.watcher_part_names if request.in_parts else sys.maxsize
         watcher = Watcher(
             self._options.watcher_updates_max,
-            lambda: self._watchers.parts(self._keeper.state, names_max),
+            lambda: self._watchers.parts(self._state_writer.state, names_max),
             arrived.set,
         )
         self._watchers.add(watcher)
-        watching = self._processes.came(request, call.peer, self._clock.wall_ms())
+        watching = self._processes.register(request, call.peer, self._clock.wall_ms())
         try:
             lagged = 0
             while True:
@@ -97,7 +97,7 @@ class ControllerServer:
                     _logger.warning("watcher fell behind, whole state sent anew", process=request.process)
                 arrived.clear()
                 if watcher.takes_snapshot:
-                    async with self._turn:
+                    async with self._lock:
                         await asyncio.sleep(0)
                 if updates := watcher.take():
                     await stream.send(updates)
@@ -117,14 +117,14 @@ class ControllerServer:
 
         names.topic(request.name, Use.CREATE)
         self._check_leads()
-        topic = self._keeper.state.topics.get(request.name)
+        topic = self._state_writer.state.topics.get(request.name)
         if topic is None:
             # Refusals must not fill the queue of changes: each send of a running producer may be refused.
-            self._keeper.state.check_topic_may_be_made(request.name, self._clock.wall_ms())
-            update = await self._keeper.change(decide)
+            self._state_writer.state.check_topic_may_be_made(request.name, self._clock.wall_ms())
+            update = await self._state_writer.change(decide)
             if update is not None:
                 _logger.info("change", who="first use", address=call.peer, verb="topic create", object=request.name)
-            topic = update.topics[0] if update is not None else self._keeper.state.topic(request.name)
+            topic = update.topics[0] if update is not None else self._state_writer.state.topic(request.name)
         return EnsureTopicResponse(topic=topic)
 
     async def _ensure_group(self, call: Call, request: EnsureGroupRequest) -> EnsureGroupResponse:
@@ -133,11 +133,11 @@ class ControllerServer:
 
         names.group(request.name)
         self._check_leads()
-        group = self._keeper.state.groups.get(request.name)
+        group = self._state_writer.state.groups.get(request.name)
         if group is None:
-            self._keeper.state.check_group_may_be_made(request.name, self._clock.wall_ms())
-            update = await self._keeper.change(decide)
+            self._state_writer.state.check_group_may_be_made(request.name, self._clock.wall_ms())
+            update = await self._state_writer.change(decide)
             if update is not None:
                 _logger.info("change", who="first use", address=call.peer, verb="group create", object=request.name)
-            group = update.groups[0] if update is not None else self._keeper.state.group(request.name)
+            group = update.groups[0] if update is not None else self._state_writer.state.group(request.name)
         return EnsureGroupResponse(group=group)

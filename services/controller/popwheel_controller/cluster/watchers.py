@@ -117,7 +117,7 @@ class Watcher:
 
 
 class Watchers:
-    """All watchers of the controller."""
+    """Watchers of the controller."""
 
     def __init__(self) -> None:
         self._watchers: dict[Watcher, None] = {}  # in the order of notification

@@ -76,7 +76,7 @@ class Overview(BaseModel):
 
 
 class ActiveGroups(BaseModel):
-    """Some consumer groups, by name."""
+    """Page of consumer groups, by name."""
 
     groups: list[GroupActivity] = Field(description="The consumer groups of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -100,7 +100,7 @@ class TopicActivity(BaseModel):
 
 
 class ActiveTopics(BaseModel):
-    """Some topics, by name."""
+    """Page of topics, by name."""
 
     topics: list[TopicActivity] = Field(description="The topics of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -146,7 +146,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> Route
         found = dict(zip(groups, rows, strict=False))
         return [_group(book, inquiry, name, found.get(name, ())) for name in groups], answers.unanswered
 
-    async def look() -> Overview:
+    async def read() -> Overview:
         request = pb.SampleActivityRequest(peek=True, groups_max=_WORST)
         answers = await inquiry.of_all(SAMPLE_ACTIVITY, request)
         ages: dict[str, int] = {}
@@ -175,7 +175,7 @@ def activity_router(inquiry: Inquiry, book: ActivityBook, clock: Clock) -> Route
             unanswered=answers.unanswered or silent,
         )
 
-    overview = SharedWork(look)
+    overview = SharedWork(read)
 
     @router.get("/overview")
     async def activity_overview() -> Overview:

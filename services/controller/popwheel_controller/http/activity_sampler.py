@@ -91,7 +91,7 @@ class ActivitySampler:
             )
             for name in asked
         }
-        answers = await self._inquiry.of_each(SAMPLE_ACTIVITY, requests)
+        answers = await self._inquiry.ask_by_broker(SAMPLE_ACTIVITY, requests)
         self._unanswered.inc(len(answers.unanswered))
         for _ in self._book.take(self._clock.wall_ms(), asked, answers.given):
             await asyncio.sleep(0)

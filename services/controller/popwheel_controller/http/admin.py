@@ -15,12 +15,18 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import DescribeUseRequest, Descri
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState, topic_type
-from popwheel_controller.cluster.state_keeper import StateKeeper
-from popwheel_controller.http.guard import DryRun, Guard, Note
+from popwheel_controller.cluster.state_writer import StateWriter
+from popwheel_controller.http.guard import DryRun, Guard, RecordedChange
 from popwheel_controller.http.inquiry import Answers, Inquiry, Silence
 from popwheel_controller.http.pages import LISTED, After, Limit, Prefix, page_of
 from popwheel_controller.http.path_parts import GroupName, TopicName
 from popwheel_controller.http.refusal import refusal
+from popwheel_controller.http.setting_fields import (
+    shown_settings,
+    wanted_settings,
+    with_shown_settings,
+    with_wanted_settings,
+)
 from popwheel_controller.options import BACKOFF_MS_MAX, MULTIPLIER_MAX, ControllerOptions
 from popwheel_rpc.methods import DESCRIBE_USE
 
@@ -31,6 +37,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+@with_wanted_settings
 class NewTopic(_Body):
     """Request to create a topic."""
 
@@ -39,13 +46,9 @@ class NewTopic(_Body):
     queues: int | None = Field(
         default=None, description="From 1 to 1024; if left out, the controller's default, or 10 levels."
     )
-    lite_expiration_ms: int = Field(
-        default=0,
-        ge=0,
-        description="Of type LITE: a lite topic into which nothing came for so long ends, with its messages. 0: never.",
-    )
 
 
+@with_shown_settings
 class Topic(BaseModel):
     """A topic."""
 
@@ -53,14 +56,13 @@ class Topic(BaseModel):
     type: str = Field(description="NORMAL, FIFO, DELAY, TRANSACTION, MIXED, LITE or PRIORITY.")
     queues: int = Field(description="Number of queues at each broker group.")
     id: int = Field(description="Id, different from that of an earlier topic of the same name.")
-    lite_expiration_ms: int = Field(default=0, description="Of type LITE: when its lite topics end; else 0.")
     paused_since_ms: int | None = Field(
         default=None, description="Start of its pause, in milliseconds since 1970; null if not paused."
     )
 
 
 class Topics(BaseModel):
-    """Some topics, sorted by name."""
+    """Page of topics, sorted by name."""
 
     topics: list[Topic] = Field(description="The topics of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -106,7 +108,7 @@ class Group(BaseModel):
 
 
 class Groups(BaseModel):
-    """Some consumer groups, sorted by name."""
+    """Page of consumer groups, sorted by name."""
 
     groups: list[Group] = Field(description="The consumer groups of this page.")
     total: int = Field(description="Number of names with the prefix.")
@@ -163,7 +165,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 def admin_router(
     options: ControllerOptions,
-    keeper: StateKeeper,
+    state_writer: StateWriter,
     inquiry: Inquiry,
     clock: Clock,
     check_leads: Callable[[], None],
@@ -173,7 +175,7 @@ def admin_router(
 
     Args:
         options: limits and defaults for what is made.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         inquiry: asks brokers what is deleted.
         clock: when a name was deleted.
         check_leads: raises StatusError while another controller is to be asked.
@@ -188,7 +190,7 @@ def admin_router(
     @router.get("/cluster", tags=["cluster"])
     async def describe_cluster() -> Cluster:
         """Show the name, id and version of the cluster, its number of topics and groups, and its broker groups."""
-        state = keeper.state
+        state = state_writer.state
         return Cluster(
             name=state.name,
             id=state.id,
@@ -204,7 +206,7 @@ def admin_router(
     @router.get("/topics", tags=["topics"])
     async def list_topics(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Topics:
         """List topics with their settings, by name."""
-        topics, total, more = page_of(keeper.state.topics, prefix, after, limit)
+        topics, total, more = page_of(state_writer.state.topics, prefix, after, limit)
         return Topics(
             topics=[shown_topic(topic) for topic in topics], total=total, next=topics[-1].name if more else None
         )
@@ -214,31 +216,31 @@ def admin_router(
         """Create a topic, and return it with the settings in force."""
 
         def decide(state: ClusterState) -> pb.ClusterUpdate:
-            return state.create_topic(options, new.name, topic_type(new.type), new.queues, new.lite_expiration_ms)
+            return state.create_topic(options, new.name, topic_type(new.type), new.queues, wanted_settings(new))
 
-        update = await keeper.change(decide)
+        update = await state_writer.change(decide)
         assert update is not None
         return shown_topic(update.topics[0])
 
     @router.get("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
     async def describe_topic(name: TopicName) -> Topic:
         """Show the settings of a topic."""
-        return shown_topic(keeper.state.topic(name))
+        return shown_topic(state_writer.state.topic(name))
 
     @router.delete("/topics/{name}", tags=["topics"], responses=_NOT_FOUND)
-    async def delete_topic(note: Note, dry_run: DryRun, name: TopicName) -> Deleted:
+    async def delete_topic(change_record: RecordedChange, dry_run: DryRun, name: TopicName) -> Deleted:
         """Delete a topic with all its messages, and return what went with it."""
-        note.before = shown_topic(keeper.state.topic(name)).model_dump()
+        change_record.before = shown_topic(state_writer.state.topic(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(topic=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
-            await keeper.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
+            await state_writer.change(lambda state: state.delete_topic(name, now_ms, rest_ms))
         return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
 
     @router.get("/groups", tags=["groups"])
     async def list_groups(prefix: Prefix = "", after: After = "", limit: Limit = LISTED) -> Groups:
         """List consumer groups with their settings, by name."""
-        groups, total, more = page_of(keeper.state.groups, prefix, after, limit)
+        groups, total, more = page_of(state_writer.state.groups, prefix, after, limit)
         return Groups(
             groups=[shown_group(group) for group in groups], total=total, next=groups[-1].name if more else None
         )
@@ -252,23 +254,23 @@ def admin_router(
             exponential = None if said is None else pb.ExponentialBackoff(**said.model_dump())
             return state.create_group(options, new.name, new.max_attempts, new.fifo, new.backoff_ms, exponential)
 
-        update = await keeper.change(decide)
+        update = await state_writer.change(decide)
         assert update is not None
         return shown_group(update.groups[0])
 
     @router.get("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
     async def describe_group(name: GroupName) -> Group:
         """Show the settings of a consumer group."""
-        return shown_group(keeper.state.group(name))
+        return shown_group(state_writer.state.group(name))
 
     @router.delete("/groups/{name}", tags=["groups"], responses=_NOT_FOUND)
-    async def delete_group(note: Note, dry_run: DryRun, name: GroupName) -> Deleted:
+    async def delete_group(change_record: RecordedChange, dry_run: DryRun, name: GroupName) -> Deleted:
         """Delete a consumer group with its progress, retries and dead letters, and return what went with it."""
-        note.before = shown_group(keeper.state.group(name)).model_dump()
+        change_record.before = shown_group(state_writer.state.group(name)).model_dump()
         used = await inquiry.of_all(DESCRIBE_USE, DescribeUseRequest(group=name))
         now_ms, rest_ms = clock.wall_ms(), options.deleted_name_rest_ms
         if not dry_run:
-            await keeper.change(lambda state: state.delete_group(name, now_ms, rest_ms))
+            await state_writer.change(lambda state: state.delete_group(name, now_ms, rest_ms))
         return _deleted(name, used, now_ms + rest_ms, is_dry_run=dry_run)
 
     return router
@@ -298,8 +300,8 @@ def shown_topic(topic: pb.Topic) -> Topic:
         type=TopicType.Name(topic.type),
         queues=topic.queues,
         id=topic.id,
-        lite_expiration_ms=topic.lite_expiration_ms,
         paused_since_ms=topic.paused_ms or None,
+        **shown_settings(topic),
     )
 
 

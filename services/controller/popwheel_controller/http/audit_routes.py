@@ -105,7 +105,7 @@ class _Page(BaseModel):
 
 
 class InFlightList(_Page):
-    """Some messages that are in flight."""
+    """Page of messages that are in flight."""
 
     messages: list[InFlightMessage] = Field(description="The messages of this page.")
     known_since_ms: int | None = Field(
@@ -150,7 +150,7 @@ class LiteTopic(BaseModel):
 
 
 class LiteTopics(_Page):
-    """Some lite topics of a topic."""
+    """Page of lite topics of a topic."""
 
     lite_topics: list[LiteTopic] = Field(description="The lite topics of this page.")
     total: int = Field(description="How many the topic has at this broker.")
@@ -240,7 +240,7 @@ class TracedMessage(ListedMessage):
 
 
 class MessageList(_Page):
-    """Some messages with a key. A page may be empty although more follow."""
+    """Page of messages with a key. A page may be empty although more follow."""
 
     messages: list[ListedMessage] = Field(description="The messages of this page.")
     looked_through: int = Field(description="Number of messages scanned for this page.")
@@ -248,7 +248,7 @@ class MessageList(_Page):
 
 
 class MessageTrace(_Page):
-    """Some places of a message. A page may be empty although more follow."""
+    """Page of places of a message. A page may be empty although more follow."""
 
     message_id: str = Field(description="Id of the message; retries keep it.")
     places: list[TracedMessage] = Field(description="The places of this page.")

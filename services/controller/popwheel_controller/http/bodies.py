@@ -10,7 +10,7 @@ BODY_BYTES_MAX: Final = 64 * 1024
 BEGINNING_BYTES_MAX: Final = 1024
 """Limit of each message body in a list, in bytes."""
 _CUT_BYTES_MAX: Final = 3
-"""A character has up to four bytes: so many of one that was cut off may be left."""
+"""Most bytes that may be left of a character that was cut off: a character has up to four."""
 
 
 class ShownBody(BaseModel):

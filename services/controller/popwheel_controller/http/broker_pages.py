@@ -24,7 +24,7 @@ After = Annotated[
 ]
 
 
-async def in_turn(
+async def ask_in_order(
     inquiry: Inquiry, clock: Clock, only: str, after: str, step: Step
 ) -> tuple[list[Silence], str | None]:
     """Ask brokers until a page is full or takes too long.

@@ -15,7 +15,7 @@ from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.http.audit_routes import ListedMessage, placed
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX
-from popwheel_controller.http.broker_pages import After, in_turn
+from popwheel_controller.http.broker_pages import After, ask_in_order
 from popwheel_controller.http.guard import SeesData
 from popwheel_controller.http.inquiry import Inquiry, Silence
 from popwheel_controller.http.refusal import refusal
@@ -23,7 +23,7 @@ from popwheel_rpc.methods import MESSAGE_LIST
 
 _LISTED: Final = 50
 _LISTED_MAX: Final = 100
-_LOOKED_MAX: Final = 10_000
+_SCANNED_MAX: Final = 10_000
 """Messages that are looked through for a page, about."""
 _NUMBER_MAX: Final = 2**62
 _QUEUE_ID_MAX: Final = 65_535
@@ -34,7 +34,7 @@ LiteTopic = Annotated[str, Query(max_length=64, description="Of this lite topic 
 
 
 class BrowsedMessages(BaseModel):
-    """Some messages, by broker, queue and offset. A page may be empty although more follow."""
+    """Page of messages, by broker, queue and offset. A page may be empty although more follow."""
 
     messages: list[ListedMessage] = Field(description="With the first KiB of each body.")
     looked_through: int = Field(description="Number of messages scanned for this page.")
@@ -66,7 +66,9 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> Routes:
         queue_id: int | None = Query(default=None, ge=0, le=_QUEUE_ID_MAX, description="In this queue of each broker."),
         offset: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From this offset on in each queue."),
         time_ms: int = Query(default=0, ge=0, le=_NUMBER_MAX, description="From those on that were stored then."),
-        last: int = Query(default=0, ge=0, le=_LISTED_MAX, description="So many at the end of each queue; 0: all."),
+        last: int = Query(
+            default=0, ge=0, le=_LISTED_MAX, description="Number of messages at the end of each queue; 0: all."
+        ),
         key: Key = "",
         tag: Tag = "",
         lite_topic: LiteTopic = "",
@@ -101,9 +103,9 @@ def browse_router(inquiry: Inquiry, clock: Clock) -> Routes:
                 found.append(ListedMessage.model_validate(placed(at, each, sees_data, BEGINNING_BYTES_MAX)))
             looked_through += answer.looked_through
             unreadable += answer.unreadable
-            return answer.next, len(found) >= limit or looked_through >= _LOOKED_MAX
+            return answer.next, len(found) >= limit or looked_through >= _SCANNED_MAX
 
-        unanswered, rest = await in_turn(inquiry, clock, broker, after, step)
+        unanswered, rest = await ask_in_order(inquiry, clock, broker, after, step)
         return BrowsedMessages(
             messages=found,
             looked_through=looked_through,

@@ -26,7 +26,7 @@ class ChangeLine(BaseModel):
 
 
 class ChangeLines(BaseModel):
-    """Some changes, the latest first."""
+    """Page of changes, the latest first."""
 
     changes: list[ChangeLine] = Field(description="The changes of this page.")
     next: str | None = Field(description="To be given as `after` for those before; null if there are none.")

@@ -89,7 +89,7 @@ class Client(BaseModel):
 
 
 class Clients(BaseModel):
-    """Some clients, by proxy and id. A page may be empty although more follow."""
+    """Page of clients, by proxy and id. A page may be empty although more follow."""
 
     clients: list[Client] = Field(description="The clients of this page.")
     unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; their clients are missing.")
@@ -183,7 +183,7 @@ def client_router(inspections: Inspections, processes: Processes, clock: Clock) 
 
 
 def proxies_of(inspections: Inspections, processes: Processes) -> Sequence[tuple[str, Inspected | None]]:
-    """All proxies by name, with None for those that take no questions."""
+    """Return all proxies by name, with None for those that take no questions."""
     asked = {each.key.removeprefix("proxy/"): each for each in inspections.all if each.is_proxy}
     found: dict[str, Inspected | None] = {
         member.name: None for member in processes.members(()) if member.kind == "proxy"

@@ -57,7 +57,7 @@ class ResetWanted(BaseModel, extra="forbid"):
         default=None,
         ge=-_TIME_MS_MAX,
         le=_TIME_MS_MAX,
-        description="So many messages on from where each queue stands, or back if it is negative; as far as it holds.",
+        description="Number of messages to move each queue on, or back if it is negative; as far as it holds.",
     )
     broker: str = Field(default="", description="With `queue_id`: that queue of this broker alone.")
     queue_id: int | None = Field(default=None, ge=0, le=_QUEUE_ID_MAX, description="With `broker`.")
@@ -66,7 +66,7 @@ class ResetWanted(BaseModel, extra="forbid"):
 
 
 class QueueReset(BaseModel):
-    """One queue."""
+    """A queue."""
 
     broker: str = Field(description="Name of the broker group.")
     queue_id: int = Field(description="Queue at this broker.")
@@ -113,7 +113,7 @@ class DeadLetterPage(BaseModel):
 
 
 class ShownDeadLetter(DeadLetter):
-    """One of them, with its message."""
+    """An open delivery, with its message."""
 
     properties: dict[str, str] = Field(description="Properties of the message, by name.")
 
@@ -121,7 +121,7 @@ class ShownDeadLetter(DeadLetter):
 class RedriveWanted(BaseModel, extra="forbid"):
     """Request to redrive dead letters, the oldest first."""
 
-    limit: int = Field(ge=1, le=_LIMIT_MAX, description="So many at the most.")
+    limit: int = Field(ge=1, le=_LIMIT_MAX, description="Limit of the dead letters.")
     end_offset: int = Field(ge=0, le=_TIME_MS_MAX, description="Those from here on are left.")
 
 
@@ -169,7 +169,7 @@ def consumption_router(inquiry: Inquiry) -> Routes:
         )
         asked = [wanted.broker] if wanted.broker else list(inquiry.state.brokers)
         # All brokers are asked before any of them changes something: so none has, if this is refused.
-        found = await _of_each(inquiry, wanted.broker, dict.fromkeys(asked, request))
+        found = await _ask_brokers(inquiry, wanted.broker, dict.fromkeys(asked, request))
         shown = _reset(found)
         if wanted.dry_run:
             return shown
@@ -181,7 +181,7 @@ def consumption_router(inquiry: Inquiry) -> Routes:
                 "they have in hand",
             )
         request.dry_run = False
-        done = await _of_each(inquiry, wanted.broker, dict.fromkeys(found.given, request))
+        done = await _ask_brokers(inquiry, wanted.broker, dict.fromkeys(found.given, request))
         return _reset(Answers(done.given, [*found.unanswered, *done.unanswered]))
 
     @router.get("/dead-letters/{broker}", responses=_REFUSED)
@@ -270,13 +270,13 @@ def _check_reset(wanted: ResetWanted, topic: Topic) -> None:
         )
 
 
-async def _of_each(
+async def _ask_brokers(
     inquiry: Inquiry, only: str, requests: Mapping[str, pb.ResetOffsetsRequest]
 ) -> Answers[pb.ResetOffsetsResponse]:
     """Ask brokers; one that is asked alone, and does not answer, raises StatusError."""
     if only:
         return Answers({only: await inquiry.of(only, RESET_OFFSETS, requests[only])}, [])
-    return await inquiry.of_each(RESET_OFFSETS, requests)
+    return await inquiry.ask_by_broker(RESET_OFFSETS, requests)
 
 
 def _reset(answers: Answers[pb.ResetOffsetsResponse]) -> Reset:

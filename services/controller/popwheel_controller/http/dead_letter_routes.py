@@ -16,7 +16,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.web.routes import Routes
 from popwheel_controller.http.bodies import BODY_BYTES_MAX, body_fields
-from popwheel_controller.http.broker_pages import After, in_turn
+from popwheel_controller.http.broker_pages import After, ask_in_order
 from popwheel_controller.http.consumption_routes import DeadLetter, ShownDeadLetter, letter_fields
 from popwheel_controller.http.guard import SeesData, without_data
 from popwheel_controller.http.inquiry import Inquiry, Silence
@@ -43,7 +43,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
 
 
 class DeadLetters(BaseModel):
-    """Some dead letters of a group, by broker, the oldest first. A page may be empty although more follow."""
+    """Page of dead letters of a group, by broker, the oldest first. A page may be empty although more follow."""
 
     letters: list[DeadLetter] = Field(description="With the first KiB of each body.")
     total: int = Field(description="How many there are at the brokers that answered.")
@@ -68,7 +68,7 @@ class ChoiceWanted(BaseModel, extra="forbid"):
 
 
 class RefusedLetter(ChosenLetter):
-    """One that was not redriven."""
+    """A dead letter that was not redriven."""
 
     reason: str = Field(description="Why it was not redriven, in a sentence.")
 
@@ -109,9 +109,9 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> Routes:
             found.extend(DeadLetter.model_validate(each if sees_data else without_data(each)) for each in letters)
             return _rest(answer), len(found) >= limit
 
-        unanswered, rest = await in_turn(inquiry, clock, broker, after, step)
+        unanswered, rest = await ask_in_order(inquiry, clock, broker, after, step)
         asked = [broker] if broker else inquiry.state.brokers
-        counts = await inquiry.of_each(DEAD_LETTER_LIST, dict.fromkeys(asked, _list_request(name, "", 1)))
+        counts = await inquiry.ask_by_broker(DEAD_LETTER_LIST, dict.fromkeys(asked, _list_request(name, "", 1)))
         silent = {each.broker: each for each in (*counts.unanswered, *unanswered)}
         return DeadLetters(
             letters=found,
@@ -147,7 +147,7 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> Routes:
             size += sum(map(len, answer.messages))
             return _rest(answer), len(found) >= limit or size >= _EXPORTED_BYTES_MAX
 
-        unanswered, rest = await in_turn(inquiry, clock, broker, after, step)
+        unanswered, rest = await ask_in_order(inquiry, clock, broker, after, step)
 
         async def lines() -> AsyncIterator[str]:
             for at, data in found:
@@ -167,7 +167,7 @@ def dead_letter_router(inquiry: Inquiry, clock: Clock) -> Routes:
             at: pb.DeadLetterSelectRequest(group=name, offsets=each, dry_run=wanted.dry_run)
             for at, each in offsets.items()
         }
-        answers = await inquiry.of_each(DEAD_LETTER_SELECT, requests)
+        answers = await inquiry.ask_by_broker(DEAD_LETTER_SELECT, requests)
         reasons = [(at, offset, _GONE) for at, each in answers.given.items() for offset in each.gone]
         reasons += [(at, offset, _TOO_FAR) for at, each in answers.given.items() for offset in each.too_far]
         reasons += [

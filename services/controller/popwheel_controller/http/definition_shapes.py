@@ -4,11 +4,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from popwheel_common.contract.topic_settings import settings_of
 from popwheel_common.pb.popwheel.v1 import controller_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_controller.cluster.alteration import GroupSettings, TopicSettings
 from popwheel_controller.cluster.cluster_state import topic_type
 from popwheel_controller.http.admin import ExponentialBackoff
+from popwheel_controller.http.setting_fields import wanted_settings, with_wanted_settings
 
 Kind = Literal["topic", "group"]
 
@@ -17,14 +19,12 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+@with_wanted_settings
 class TopicChange(_Body):
     """Changes of a topic's settings; fields left out keep their value."""
 
     type: str | None = Field(default=None, description="NORMAL, FIFO, DELAY and TRANSACTION can become MIXED.")
     queues: int | None = Field(default=None, description="More than now, up to 1024; not of FIFO, LITE and PRIORITY.")
-    lite_expiration_ms: int | None = Field(
-        default=None, ge=0, description="Of type LITE: a lite topic into which nothing came for so long ends. 0: never."
-    )
 
     def settings(self) -> TopicSettings:
         """Return the wanted settings.
@@ -33,7 +33,7 @@ class TopicChange(_Body):
             StatusError: BAD_REQUEST, there is no such type.
         """
         kind = None if self.type is None else topic_type(self.type)
-        return TopicSettings(kind, self.queues, self.lite_expiration_ms)
+        return TopicSettings(kind, self.queues, wanted_settings(self))
 
 
 class GroupChange(_Body):
@@ -105,12 +105,10 @@ class Outcomes(BaseModel):
 
 
 def facts_of(named: pb.Topic | pb.Group) -> dict[str, Any]:
-    """All settings of a topic or group, as callers name them; not what it does not have."""
+    """Return all settings of a topic or group, as callers name them; not what it does not have."""
     if isinstance(named, pb.Topic):
-        facts: dict[str, Any] = {"type": TopicType.Name(named.type), "queues": named.queues}
-        is_lite = named.type == TopicType.LITE
-        return {**facts, "lite_expiration_ms": named.lite_expiration_ms} if is_lite else facts
-    facts = {"max_attempts": named.max_attempts, "fifo": named.fifo}
+        return {"type": TopicType.Name(named.type), "queues": named.queues, **settings_of(named)}
+    facts: dict[str, Any] = {"max_attempts": named.max_attempts, "fifo": named.fifo}
     if not named.HasField("exponential_backoff"):
         return {**facts, "backoff_ms": list(named.backoff_ms)}
     policy = named.exponential_backoff

@@ -16,7 +16,7 @@ from popwheel_controller.cluster.alteration import (
     define_topic,
 )
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import Decision, StateKeeper
+from popwheel_controller.cluster.state_writer import Decision, StateWriter
 from popwheel_controller.http.definition_shapes import FieldChange, Kind, Outcome, facts_of
 from popwheel_controller.http.use_checks import UseChecks
 from popwheel_controller.options import ControllerOptions
@@ -81,13 +81,13 @@ class Definitions:
 
     Args:
         options: limits and defaults.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         checks: asks the brokers.
     """
 
-    def __init__(self, options: ControllerOptions, keeper: StateKeeper, checks: UseChecks) -> None:
+    def __init__(self, options: ControllerOptions, state_writer: StateWriter, checks: UseChecks) -> None:
         self._options = options
-        self._keeper = keeper
+        self._state_writer = state_writer
         self._checks = checks
 
     async def preview(self, definitions: Sequence[Definition]) -> list[Defined]:
@@ -97,7 +97,7 @@ class Definitions:
             StatusError: BAD_REQUEST, they are too many, or one name is defined twice.
         """
         _check(definitions)
-        state, found = self._keeper.state, []
+        state, found = self._state_writer.state, []
         updates: dict[int, tuple[ClusterState, ClusterUpdate]] = {}
         for number, definition in enumerate(definitions):
             before = _there(state, definition)
@@ -125,7 +125,7 @@ class Definitions:
         not. To ask once more does no harm then.
 
         Raises:
-            StatusError: why the first that is refused is; or as `StateKeeper.change_all` does.
+            StatusError: why the first that is refused is; or as `StateWriter.change_all` does.
         """
         found = await self.preview(definitions)
         refused = [each for each in found if each.error is not None]
@@ -139,7 +139,7 @@ class Definitions:
                 "changed)",
             )
         wanted = [number for number, each in enumerate(found) if each.before != each.after]
-        updates = await self._keeper.change_all([self._decision(found[number].definition) for number in wanted])
+        updates = await self._state_writer.change_all([self._decision(found[number].definition) for number in wanted])
         for number, update in zip(wanted, updates, strict=True):
             if update is not None:
                 after = update.topics[0] if update.topics else update.groups[0]

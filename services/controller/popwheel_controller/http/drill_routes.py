@@ -10,7 +10,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.processes import Processes
 from popwheel_controller.http.group_routes import GroupViews
-from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.guard import DryRun, RecordedChange
 from popwheel_controller.http.path_parts import BrokerName
 from popwheel_controller.http.refusal import refusal
 
@@ -48,7 +48,7 @@ def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | No
             409: refusal("Not here, or not now; the message says why."),
         },
     )
-    async def kill_master(group: BrokerName, note: Note, dry_run: DryRun) -> Killed:
+    async def kill_master(group: BrokerName, change_record: RecordedChange, dry_run: DryRun) -> Killed:
         """Kill the process of a master as kill -9 does, to see its group fail over. `popwheel cluster` starts it again.
 
         Groups of one replica are away until then.
@@ -66,7 +66,7 @@ def drill_router(views: GroupViews, processes: Processes, kill: KillReplica | No
         pid = next((each.pid for each in of_master), None)
         if pid is None:
             raise StatusError(Code.PRECONDITION_FAILED, f"the process of replica {view.master} of {group} is not here")
-        note.before = views.in_short(group)
+        change_record.before = views.in_short(group)
         if not dry_run:
             kill(pid, group, view.master)
         return Killed(name=group, replica=view.master, pid=pid, killed=not dry_run)

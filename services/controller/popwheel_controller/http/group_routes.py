@@ -17,13 +17,13 @@ from popwheel_controller.broker_groups.leadership_transfer import LeadershipTran
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.replicas import NUMBER_MAX
 from popwheel_controller.cluster.processes import Registration
-from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.guard import DryRun, RecordedChange
 from popwheel_controller.http.path_parts import BrokerName
 from popwheel_controller.http.refusal import refusal
 
 
 class ReplicaView(BaseModel):
-    """One replica of a broker group, as its last report and the controller have it."""
+    """A replica of a broker group, as its last report and the controller have it."""
 
     number: int = Field(description="Number of the replica within its group.")
     role: str = Field(description="master or slave, also of a dead one; empty if it has to stay out.")
@@ -87,7 +87,7 @@ class BrokerGroupHistory(BaseModel):
 
 
 class BrokerGroups(BaseModel):
-    """All broker groups."""
+    """Broker groups."""
 
     groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
@@ -109,7 +109,7 @@ class UncleanElection(BaseModel):
     word: str = Field(default="", description="Confirmation of the possible loss; a refusal names the word.")
 
 
-class Gone(BaseModel):
+class Forgotten(BaseModel):
     """Replica or group to be removed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -153,11 +153,11 @@ class GroupViews:
         self._clock = clock
 
     def all(self) -> list[BrokerGroupView]:
-        """All groups, by name."""
+        """Return all groups, by name."""
         return [self.one(name) for name in self._overseer.names()]
 
     def one(self, name: str) -> BrokerGroupView:
-        """One group.
+        """Return a group.
 
         Raises:
             StatusError: NOT_FOUND.
@@ -199,7 +199,7 @@ class GroupViews:
         return BrokerGroupHistory(name=name, since_ms=self._history.since_ms, dropped=latest.dropped, changes=changes)
 
     def registrations(self) -> list[Registration]:
-        """All replicas that are registered."""
+        """Return all replicas that are registered."""
         return [
             Registration(
                 session.report.group,
@@ -287,34 +287,34 @@ def group_router(views: GroupViews, transfers: LeadershipTransfers, decommission
         return views.history(names.broker_group(group))
 
     @router.post("/{group}/switchover", responses={404: _NOT_FOUND, 409: _NOT_NOW})
-    async def switch_master(group: BrokerName, successor: Successor, note: Note) -> BrokerGroupView:
+    async def switch_master(group: BrokerName, successor: Successor, change_record: RecordedChange) -> BrokerGroupView:
         """Make an in-sync replica of a broker group its master, and return the group."""
-        note.before = views.in_short(group)
+        change_record.before = views.in_short(group)
         await transfers.switch(names.broker_group(group), successor.to)
-        note.after = views.in_short(group)
+        change_record.after = views.in_short(group)
         return views.one(group)
 
     @router.post("/{group}/unclean-election", responses={400: _WORD, 404: _NOT_FOUND, 409: _NOT_NOW})
     async def elect_unclean(
-        group: BrokerName, election: UncleanElection, note: Note, dry_run: DryRun
+        group: BrokerName, election: UncleanElection, change_record: RecordedChange, dry_run: DryRun
     ) -> BrokerGroupView | Loss:
         """Elect a replica that may lack acknowledged messages, when no in-sync replica will come back."""
         if dry_run:
             return _loss(group, transfers.cost_of_unclean(names.broker_group(group), election.replica))
-        note.before = views.in_short(group)
+        change_record.before = views.in_short(group)
         await transfers.elect_unclean(names.broker_group(group), election.replica, election.word)
-        note.after = views.in_short(group)
+        change_record.after = views.in_short(group)
         return views.one(group)
 
     @router.post("/{group}/forget", responses={400: _WORD, 404: _NO_REPLICA, 409: _NEEDED})
-    async def forget(group: BrokerName, gone: Gone, note: Note, dry_run: DryRun) -> Left | Loss:
+    async def forget(group: BrokerName, gone: Forgotten, change_record: RecordedChange, dry_run: DryRun) -> Left | Loss:
         """Forget a replica, or a whole broker group, that will not come back."""
         if dry_run and gone.replica is None:
             return _loss(group, decommission.cost_of_group(group))
         if dry_run and gone.replica is not None:
             await decommission.of_replica(group, gone.replica, dry_run=True)
             return Loss(name=group, replicas=[gone.replica], loss="", word="")
-        note.before = views.in_short(group)
+        change_record.before = views.in_short(group)
         if gone.replica is None:
             await decommission.of_group(group, gone.word)
             return Left(name=group, replicas=[])

@@ -57,9 +57,9 @@ class Guard:
         caller, wanted = caller_in(request.scope.setdefault("state", {})), demanded(request.method, request.url.path)
         if request.method not in _SAFE:
             body = _fields(await request.body())
-            note = record_of(request)
-            note.is_dry_run = wanted.demand.dry_run_in_body and body.get("dry_run") is True
-            before_answer(request.scope["state"], partial(self._answered, caller, wanted, body, note))
+            change_record = record_of(request)
+            change_record.is_dry_run = wanted.demand.dry_run_in_body and body.get("dry_run") is True
+            before_answer(request.scope["state"], partial(self._answered, caller, wanted, body, change_record))
         if caller.role < wanted.demand.role:
             raise StatusError(
                 Code.FORBIDDEN,
@@ -72,25 +72,25 @@ class Guard:
         caller: Caller,
         wanted: Demanded,
         body: Mapping[str, object],
-        note: ChangeRecord,
+        change_record: ChangeRecord,
         status: int,
         answer: bytes,
     ) -> None:
         """Write the line of a change."""
-        if note.is_dry_run:
+        if change_record.is_dry_run:
             return
-        outcome, after = "done", _words(note.after)
+        outcome, after = "done", _words(change_record.after)
         if status >= 400:
             said = _fields(answer)
             outcome, after = refused(str(said.get("code", status)), status), str(said.get("message", ""))
-        elif note.after is None:
+        elif change_record.after is None:
             after = answer[:_SHOWN_BYTES_MAX].decode(errors="replace")
         await self._changes.record(
             who=caller.name,
             address=caller.address,
             verb=wanted.demand.verb,
             object_=printable(wanted.object(body)),
-            before=printable(_words(note.before)),
+            before=printable(_words(change_record.before)),
             after=printable(after),
             outcome=outcome,
         )
@@ -99,9 +99,9 @@ class Guard:
 def record_of(request: Request) -> ChangeRecord:
     """Return the record of a request's change, to be completed by the route."""
     state = request.scope.setdefault("state", {})
-    note = state.setdefault("change_note", ChangeRecord())
-    assert isinstance(note, ChangeRecord)
-    return note
+    change_record = state.setdefault("change_note", ChangeRecord())
+    assert isinstance(change_record, ChangeRecord)
+    return change_record
 
 
 def _dry_run(
@@ -116,7 +116,7 @@ def _sees_data(request: Request) -> bool:
     return caller_in(request.scope.setdefault("state", {})).sees_data
 
 
-Note = Annotated[ChangeRecord, Depends(record_of)]
+RecordedChange = Annotated[ChangeRecord, Depends(record_of)]
 """Record of this request's change."""
 DryRun = Annotated[bool, Depends(_dry_run)]
 """Change nothing, only report the result: `?dry_run=true`."""

@@ -25,21 +25,7 @@ _ASKED = 1_000
 _PAGES_MAX = 32
 """A broker is asked so often for what happened to a message; each time it looks through 2,048 messages at most."""
 
-_KINDS = {
-    pb.MESSAGE_STORED: "stored",
-    pb.MESSAGE_DELIVERED: "delivered",
-    pb.MESSAGE_ACKED: "acked",
-    pb.MESSAGE_NACKED: "nacked",
-    pb.MESSAGE_EXPIRED: "expired",
-    pb.MESSAGE_REVIVED: "revived",
-    pb.MESSAGE_FIRED: "fired",
-    pb.MESSAGE_DEAD: "dead",
-    pb.MESSAGE_REDRIVEN: "redriven",
-    pb.MESSAGE_RELEASED: "released",
-    pb.MESSAGE_RECALLED: "recalled",
-    pb.MESSAGE_COMMITTED: "committed",
-    pb.MESSAGE_ROLLED_BACK: "rolled_back",
-}
+_KIND_PREFIX = "MESSAGE_"
 _MADE_OF_IT = frozenset((pb.MESSAGE_REVIVED, pb.MESSAGE_DEAD))
 """Events that follow the end of the delivery that was written with them."""
 _TOO_MANY = "it has more messages to look through than one request may take; say since_ms and until_ms"
@@ -111,8 +97,8 @@ class MessageEvent(BaseModel):
     time_ms: int = Field(description="In milliseconds since 1970, by the broker's clock.")
     broker: str = Field(description="Name of the broker group.")
     kind: str = Field(
-        description="`stored`, `delivered`, `acked`, `nacked` (its consumer changed its invisible duration), "
-        "`expired`, `revived`, `fired`, `dead`, `redriven`, `released`, `recalled`, `committed`, `rolled_back`."
+        description=", ".join(f"`{each.removeprefix(_KIND_PREFIX).lower()}`" for each in pb.MessageEventKind.keys()[1:])
+        + ". `nacked`: its consumer changed its invisible duration; `expired`: that has passed."
     )
     group: str = Field(description="Empty where it concerns no group.")
     client_id: str | None = Field(description="Client that got the message; null if it is not known.")
@@ -275,7 +261,7 @@ async def _events(inquiry: Inquiry, first: pb.MessageEventsRequest) -> MessageEv
     for _ in range(_PAGES_MAX):
         if not requests:
             break
-        answers = await inquiry.of_each(MESSAGE_EVENTS, requests)
+        answers = await inquiry.ask_by_broker(MESSAGE_EVENTS, requests)
         unanswered += answers.unanswered
         requests = {}
         for broker, answer in answers.given.items():
@@ -296,7 +282,7 @@ def _event(broker: str, event: pb.MessageEvent) -> MessageEvent:
     return MessageEvent(
         time_ms=event.time_ms,
         broker=broker,
-        kind=_KINDS[event.kind],
+        kind=pb.MessageEventKind.Name(event.kind).removeprefix(_KIND_PREFIX).lower(),
         group=event.group,
         client_id=event.client_id or None,
         attempt=event.attempt or None,

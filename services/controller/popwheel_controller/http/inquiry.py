@@ -12,7 +12,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_rpc.service import Channel, Method
 from popwheel_rpc.status import GrpcStatus, RpcError
 
@@ -46,18 +46,18 @@ class Inquiry:
     """Client of the brokers.
 
     Args:
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         broker_channels: opens a channel to a broker; one per call, as calls are rare.
     """
 
-    def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
-        self._keeper = keeper
+    def __init__(self, state_writer: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        self._state_writer = state_writer
         self._broker_channels = broker_channels
 
     @property
     def state(self) -> ClusterState:
         """Current state of the cluster."""
-        return self._keeper.state
+        return self._state_writer.state
 
     async def of(self, name: str, method: Method[Request, Response], request: Request) -> Response:
         """Ask one broker.
@@ -72,9 +72,11 @@ class Inquiry:
 
     async def of_all(self, method: Method[Request, Response], request: Request) -> Answers[Response]:
         """Ask all registered brokers."""
-        return await self.of_each(method, dict.fromkeys(self.state.brokers, request))
+        return await self.ask_by_broker(method, dict.fromkeys(self.state.brokers, request))
 
-    async def of_each(self, method: Method[Request, Response], requests: Mapping[str, Request]) -> Answers[Response]:
+    async def ask_by_broker(
+        self, method: Method[Request, Response], requests: Mapping[str, Request]
+    ) -> Answers[Response]:
         """Ask some brokers concurrently, each its own question, by name."""
         asked = sorted(requests)
         results = await asyncio.gather(
@@ -111,37 +113,37 @@ class Inquiry:
 
     def lasting(self) -> "LastingInquiry":
         """Return a client for repeated calls."""
-        return LastingInquiry(self._keeper, self._broker_channels)
+        return LastingInquiry(self._state_writer, self._broker_channels)
 
 
 class LastingInquiry(Inquiry):
     """Client for repeated calls: the channel to a broker stays open until `close`."""
 
-    def __init__(self, keeper: StateKeeper, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
-        super().__init__(keeper, broker_channels)
-        self._kept: dict[str, tuple[str, Channel]] = {}
+    def __init__(self, state_writer: StateWriter, broker_channels: Callable[[BrokerInfo], Channel]) -> None:
+        super().__init__(state_writer, broker_channels)
+        self._by_broker: dict[str, tuple[str, Channel]] = {}
         """Address and channel by broker name."""
 
     @asynccontextmanager
     async def _way(self, broker: BrokerInfo) -> AsyncIterator[Channel]:
-        address, channel = self._kept.get(broker.name, ("", None))
+        address, channel = self._by_broker.get(broker.name, ("", None))
         if channel is None or address != broker.address:
             if channel is not None:
                 await channel.close()
             channel = self._broker_channels(broker)
-            self._kept[broker.name] = broker.address, channel
+            self._by_broker[broker.name] = broker.address, channel
         try:
             yield channel
         except RpcError:
-            del self._kept[broker.name]
+            del self._by_broker[broker.name]
             await channel.close()
             raise
 
     async def close(self) -> None:
         """Close the channels."""
-        for _, channel in self._kept.values():
+        for _, channel in self._by_broker.values():
             await channel.close()
-        self._kept.clear()
+        self._by_broker.clear()
 
 
 def away(broker: str) -> StatusError:

@@ -88,20 +88,20 @@ def _of_group(group: str, chain: Sequence[Place], topic: str) -> list[Fate]:
     found: list[Fate] = []
     for number, place in enumerate(chain):
         holding = next((each for each in place["groups"] if each["group"] == group), None)
-        has_gone_on = any(each["topic"] != topic for each in chain[number + 1 :])
+        was_replaced = any(each["topic"] != topic for each in chain[number + 1 :])
         if place["topic"] == _DEAD_LETTER_PREFIX + group != topic:
-            fate = _of_dead_letter(group, place, holding, chain[:number], has_gone_on)
+            fate = _of_dead_letter(group, place, holding, chain[:number], was_replaced)
         elif holding is None:
             continue
         else:
-            fate = _of_holding(group, place, holding, topic, has_gone_on)
+            fate = _of_holding(group, place, holding, topic, was_replaced)
         if fate is not None:
             found.append(fate)
     return found
 
 
 def _of_dead_letter(
-    group: str, place: Place, holding: Place | None, before: Sequence[Place], has_gone_on: bool
+    group: str, place: Place, holding: Place | None, before: Sequence[Place], was_replaced: bool
 ) -> Fate | None:
     failed = [each for each in before if each["topic"] != place["topic"]]
     attempts = failed[-1]["attempts"] + 1 if failed else 0
@@ -110,13 +110,13 @@ def _of_dead_letter(
     if holding is None or holding["holding"] != "done":
         words = f"dead letter{after} since {_moment(since_ms)}, offset {place['queue_offset']} of {place['topic']}"
         return _fate(place, group, "dead letter", attempts, since_ms, None, words)
-    if has_gone_on:
+    if was_replaced:
         return None
     words = f"was a dead letter{after} at {_moment(since_ms)}, and was purged or read since"
     return _fate(place, group, "was dead letter", attempts, None, None, words)
 
 
-def _of_holding(group: str, place: Place, holding: Place, topic: str, has_gone_on: bool) -> Fate | None:
+def _of_holding(group: str, place: Place, holding: Place, topic: str, was_replaced: bool) -> Fate | None:
     attempts = max(place["attempts"], holding["attempts"])
     failed = f", {_count(attempts)} failed before" if attempts else ""
     is_retry = place["topic"] != topic
@@ -145,10 +145,18 @@ def _of_holding(group: str, place: Place, holding: Place, topic: str, has_gone_o
             )
         kept_back = f"; its filter {holding['kept_back_by']} will pass it by" if holding["kept_back_by"] else ""
         return _fate(place, group, "unread", 0, place["stored_ms"], None, f"not read yet{kept_back}")
-    if has_gone_on:
+    if was_replaced:
         return None
     if holding["ended"]:
-        return _fate(place, group, "acknowledged", attempts, None, None, f"acknowledged{failed}")
+        return _fate(
+            place,
+            group,
+            "acknowledged",
+            attempts,
+            None,
+            None,
+            f"acknowledged, or ended in another way that its events show{failed}",
+        )
     if holding["kept_back_by"]:
         words = f"passed by, or acknowledged: its filter of now, {holding['kept_back_by']}, does not let it through"
     else:

@@ -46,7 +46,7 @@ class Polls(BaseModel):
 
 
 class PollPage(BaseModel):
-    """Some polls, by proxy, topic and group. A page may be empty although more follow."""
+    """Page of polls, by proxy, topic and group. A page may be empty although more follow."""
 
     polls: list[Polls] = Field(description="The polls of this page.")
     unanswered: list[SilentProxy] = Field(description="Proxies that did not answer; their polls are missing.")

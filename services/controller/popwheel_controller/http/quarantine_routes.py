@@ -52,7 +52,7 @@ class QuarantineList(BaseModel):
 
 
 class QuarantinedMessage(QuarantineEntry, ShownBody):
-    """One of them, with its message."""
+    """An entry, with its message."""
 
     message_id: str = Field(description="Id of the message; retries keep it.")
     tag: str = Field(description="Tag of the message; empty if it has none.")

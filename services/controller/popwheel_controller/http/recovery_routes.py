@@ -11,9 +11,9 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, NameListRequest, NameListResponse
 from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.recovery import BrokerNames, plan_recovery
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http.admin import Group, Topic, shown_group, shown_topic
-from popwheel_controller.http.guard import DryRun, Note
+from popwheel_controller.http.guard import DryRun, RecordedChange
 from popwheel_controller.http.inquiry import Inquiry, LastingInquiry
 from popwheel_controller.http.refusal import refusal
 from popwheel_controller.options import ControllerOptions
@@ -63,41 +63,41 @@ class Recovery(BaseModel):
     findings_total: int = Field(description="Number of all findings.")
 
 
-def recovery_router(options: ControllerOptions, keeper: StateKeeper, inquiry: Inquiry) -> Routes:
+def recovery_router(options: ControllerOptions, state_writer: StateWriter, inquiry: Inquiry) -> Routes:
     """Return the route.
 
     Args:
         options: defaults and limits of topics and groups.
-        keeper: of the cluster's state.
+        state_writer: of the cluster's state.
         inquiry: asks the brokers.
     """
     router = Routes(prefix="/cluster", tags=["cluster"])
     turn = asyncio.Lock()
 
     @router.post("/recovery", responses=_REFUSED)
-    async def recover(wish: RecoveryWish, note: Note, dry_run: DryRun) -> Recovery:
+    async def recover(wish: RecoveryWish, change_record: RecordedChange, dry_run: DryRun) -> Recovery:
         """Restore topics and groups from the logs of brokers, after the controllers' store was lost.
 
         They get their former ids, and their settings as far as a log has them. If nothing was lost, nothing changes.
         """
         async with turn:  # each call has all names of all brokers in memory
             brokers = await _known_by_all(inquiry)
-            state = keeper.state
+            state = state_writer.state
             # It takes a second with 100,000 names; the state is immutable meanwhile.
             plan = await asyncio.to_thread(plan_recovery, state, options, brokers, adopt=wish.adopt)
             if not dry_run:
-                await keeper.change(plan.decide)
+                await state_writer.change(plan.decide)
         back = Recovery(
             brokers=sorted(brokers),
             topics=[shown_topic(each) for each in plan.topics[:_SHOWN_MAX]],
             topics_total=len(plan.topics),
             groups=[shown_group(each) for each in plan.groups[:_SHOWN_MAX]],
             groups_total=len(plan.groups),
-            kept_total=len(plan.kept_topics) + len(plan.kept_groups),
+            kept_total=len(plan.recreated_topics) + len(plan.recreated_groups),
             findings=[RecoveryFinding(**asdict(each)) for each in plan.findings[:_SHOWN_MAX]],
             findings_total=len(plan.findings),
         )
-        note.after = f"{back.topics_total} topics, {back.groups_total} groups, {back.findings_total} findings"
+        change_record.after = f"{back.topics_total} topics, {back.groups_total} groups, {back.findings_total} findings"
         return back
 
     return router

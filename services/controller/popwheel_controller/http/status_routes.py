@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from popwheel_common.web.routes import Routes
 from popwheel_common.web.shared_work import SharedWork
 from popwheel_controller.cluster.processes import Member, Processes
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.http.group_routes import BrokerGroupView, GroupViews
 
 _TIMEOUT_S = 2.0  # well below that of `popwheel admin`
@@ -40,17 +40,17 @@ class ClusterStatus(BaseModel):
     broker_groups: list[BrokerGroupView] = Field(description="The broker groups, by name.")
 
 
-def shared_status(keeper: StateKeeper, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
+def shared_status(state_writer: StateWriter, processes: Processes, views: GroupViews) -> SharedWork[ClusterStatus]:
     """Return the status of all processes; concurrent requests share one round of readiness checks.
 
     Args:
-        keeper: knows the cluster.
+        state_writer: knows the cluster.
         processes: list of the processes.
         views: of broker groups.
     """
 
-    async def look() -> ClusterStatus:
-        state = keeper.state
+    async def read() -> ClusterStatus:
+        state = state_writer.state
         members = processes.members(views.registrations())
         reasons = await _reasons(members)
         return ClusterStatus(
@@ -73,7 +73,7 @@ def shared_status(keeper: StateKeeper, processes: Processes, views: GroupViews) 
             broker_groups=views.all(),
         )
 
-    return SharedWork(look)
+    return SharedWork(read)
 
 
 def status_router(status: SharedWork[ClusterStatus]) -> Routes:

@@ -136,7 +136,7 @@ class Tail:
             )
             for name in self._inquiry.state.brokers
         }
-        answers = await self._inquiry.of_each(MESSAGE_TAIL, requests)
+        answers = await self._inquiry.ask_by_broker(MESSAGE_TAIL, requests)
         self._places |= {name: list(answer.places) for name, answer in answers.given.items()}
         self._silent = answers.unanswered
         found = [(each.stored_ms, name, each) for name, answer in answers.given.items() for each in answer.messages]

@@ -43,7 +43,7 @@ def tail_router(inquiry: Inquiry, clock: Clock, check_leads: Callable[[], None],
         key: Key = "",
         tag: Tag = "",
         lite_topic: LiteTopic = "",
-        rate: Annotated[int, Query(ge=1, le=RATE_MAX, description="At most so many messages a second.")] = RATE_MAX,
+        rate: Annotated[int, Query(ge=1, le=RATE_MAX, description="Limit of the messages in a second.")] = RATE_MAX,
     ) -> TailResponse:
         """Stream the messages that come to a topic from now on; the progress of groups stays as it is.
 

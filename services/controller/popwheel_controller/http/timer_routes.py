@@ -73,7 +73,7 @@ class Timer(ShownBody):
 
 
 class TimerList(BaseModel):
-    """Some delayed messages, the earliest first."""
+    """Page of delayed messages, the earliest first."""
 
     timers: list[Timer] = Field(description="The messages of this page.")
     more: bool = Field(description="There may be more.")

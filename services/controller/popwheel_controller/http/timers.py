@@ -22,7 +22,7 @@ _PLACE = re.compile(r"([0-9]{1,18})/([A-Za-z0-9_-]{1,64})/(?:([0-9]{1,18})\.([0-
 
 @dataclass(frozen=True, slots=True)
 class TimerPage:
-    """Some delayed messages.
+    """Page of delayed messages.
 
     Args:
         timers: each with its broker's name, the earliest first.
@@ -139,7 +139,7 @@ class Timers:
             name: pb.TimerListRequest(topic=topic, within_ms=within_ms, limit=limit, begin=begin.at(name))
             for name in ([broker] if broker else state.brokers)
         }
-        return _merged(await self._inquiry.of_each(TIMER_LIST, requests), limit)
+        return _merged(await self._inquiry.ask_by_broker(TIMER_LIST, requests), limit)
 
     async def recall(self, topic: str, handle: str) -> str:
         """Recall a message; return its id.

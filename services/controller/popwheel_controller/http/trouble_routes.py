@@ -30,7 +30,7 @@ class Problem(BaseModel):
 
 
 class Problems(BaseModel):
-    """All problems that the controller knows, critical ones first."""
+    """Return all problems that the controller knows, critical ones first."""
 
     problems: list[Problem] = Field(description="The problems, critical ones first.")
     unanswered: list[Silence] = Field(description="Brokers whose last sample is missing: of them nothing is known.")
@@ -56,7 +56,7 @@ def trouble_router(
     """
     router = Routes(tags=["trouble"])
 
-    async def look() -> Problems:
+    async def read() -> Problems:
         processes = (await status()).processes
         now_ms = clock.wall_ms()
         found = troubles.judged(findings.now(), now_ms)
@@ -86,7 +86,7 @@ def trouble_router(
             ],
         )
 
-    shared = SharedWork(look)
+    shared = SharedWork(read)
 
     @router.get("/trouble")
     async def list_problems() -> Problems:

@@ -151,13 +151,13 @@ def next_step(
         return _farewell(declaration, owner, found)
     if declaration.shown:
         ours = owner is not None and owner.resource == declaration.resource
-        if not ours or found is None or _differences(kind.facts(found), declaration.facts):
+        if not ours or found is None or _differences(kind, kind.facts(found), declaration.facts):
             return _finalizer(declaration, wanted=False) or Drop()  # drop only after the finalizer is gone
     elif owner is not None and owner.resource != declaration.resource:
         why = f"{kind.resource.plural}/{owner.resource} declares {kind.word} {declaration.name} already"
         return _refused(kind, declaration, "Taken", f"{why}; delete one of the two", now_ms)
     facts = {} if found is None else kind.facts(found)
-    differences = _differences(facts, declaration.facts)
+    differences = _differences(kind, facts, declaration.facts)
     if found is None or differences:
         try:
             if kind.define(state, options, declaration.name, declaration.facts) is not None:
@@ -209,7 +209,7 @@ def refused_by(
     found = kind.all_of(state).get(declaration.name)
     if found is None:
         return _refused(kind, declaration, code_name(error.code), error.message, now_ms)
-    differences = _differences(kind.facts(found), declaration.facts)
+    differences = _differences(kind, kind.facts(found), declaration.facts)
     return _differs(kind, declaration, differences, error.message, now_ms)
 
 
@@ -306,14 +306,14 @@ def _status(
     return Change({"metadata": {"resourceVersion": declaration.version}, "status": change}, status=True)
 
 
-def _differences(facts: Facts, wanted: Facts) -> list[str]:
+def _differences(kind: DeclaredKind[Named], facts: Facts, wanted: Facts) -> list[str]:
     """Return the differences between the facts and a resource, in words."""
     others = [
         f"{key} {_said(value)}, not {_said(wanted[key])}"
         for key, value in facts.items()
         if wanted.get(key, value) != value
     ]
-    return others + [f"no {key}" for key in wanted if key not in facts]
+    return others + [f"no {key}" for key in wanted if key not in facts and kind.unsaid.get(key) != wanted[key]]
 
 
 def _said(value: object) -> str:

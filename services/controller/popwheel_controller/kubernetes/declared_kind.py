@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from popwheel_common.contract import names
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, ExponentialBackoff, Group, Topic, TopicType
 from popwheel_controller.cluster.alteration import GroupSettings, TopicSettings, define_group, define_topic
 from popwheel_controller.cluster.cluster_state import ClusterState, Named, topic_type
@@ -15,6 +16,7 @@ from popwheel_controller.options import ControllerOptions
 Facts = Mapping[str, Any]
 """Settings of a topic or group, as resources write them."""
 
+_UNSAID: Facts = {each.resource_key: each.default for each in TOPIC_SETTINGS if not each.types}
 _EXPONENTIAL = {"initialMs": "initial_ms", "maxMs": "max_ms", "multiplier": "multiplier"}
 
 
@@ -27,7 +29,9 @@ class DeclaredKind(Generic[Named]):
         word: its name in sentences.
         name_key: key of the spec with the name, if it differs from the resource's.
         defaults: of missing settings.
-        facts: returns all settings of an object.
+        unsaid: settings that `facts` leaves out at these values. So a definition of an older release, which would drop
+            them from the status, stays right until somebody uses them.
+        facts: returns the settings of an object.
         all_of: returns all objects of the cluster.
         is_name: returns whether a stored name can be declared.
         define: decides to create or change one (`define_topic`).
@@ -38,6 +42,7 @@ class DeclaredKind(Generic[Named]):
     word: str
     name_key: str
     defaults: Facts
+    unsaid: Facts
     facts: Callable[[Named], Facts]
     all_of: Callable[[ClusterState], NameMap[Named]]
     is_name: Callable[[str], bool]
@@ -46,7 +51,8 @@ class DeclaredKind(Generic[Named]):
 
 
 def _define_topic(state: ClusterState, options: ControllerOptions, name: str, facts: Facts) -> ClusterUpdate | None:
-    settings = TopicSettings(topic_type(facts["type"]), facts.get("queues"), facts.get("liteExpirationMs"))
+    others = {each.name: facts[each.resource_key] for each in TOPIC_SETTINGS if each.resource_key in facts}
+    settings = TopicSettings(topic_type(facts["type"]), facts.get("queues"), others)
     return define_topic(state, options, name, settings)
 
 
@@ -58,8 +64,9 @@ def _define_group(state: ClusterState, options: ControllerOptions, name: str, fa
 
 
 def _topic_facts(topic: Topic) -> Facts:
-    facts = {"type": TopicType.Name(topic.type), "queues": topic.queues}
-    return {**facts, "liteExpirationMs": topic.lite_expiration_ms} if topic.type == TopicType.LITE else facts
+    others = {each.resource_key: each.of(topic) for each in TOPIC_SETTINGS if each.applies_to(topic.type)}
+    said = {key: value for key, value in others.items() if _UNSAID.get(key) != value}
+    return {"type": TopicType.Name(topic.type), "queues": topic.queues, **said}
 
 
 def _group_facts(group: Group) -> Facts:
@@ -75,6 +82,7 @@ DECLARED_TOPICS = DeclaredKind(
     "topic",
     "topicName",
     {"type": TopicType.Name(TopicType.NORMAL)},
+    _UNSAID,
     _topic_facts,
     lambda state: state.topics,
     names.is_topic,
@@ -86,6 +94,7 @@ DECLARED_GROUPS = DeclaredKind(
     "group",
     "groupName",
     {"fifo": False},
+    {},
     _group_facts,
     lambda state: state.groups,
     names.is_group,

@@ -102,7 +102,7 @@ class GroupEvents:
             registry=registry,
         )
 
-    def note(self, event: GroupEvent, about: Resource) -> None:
+    def record(self, event: GroupEvent, about: Resource) -> None:
         """Queue an event to be written soon; drop it above the limit."""
         now_s = self._clock.monotonic()
         if now_s - self._since_s >= 60:

@@ -17,7 +17,7 @@ from popwheel_common.errors import StatusError, code_name
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_controller.broker_groups.broker_group import GroupState, in_short
 from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync
-from popwheel_controller.broker_groups.group_policy import master_is_gone, trouble
+from popwheel_controller.broker_groups.group_policy import has_no_master, trouble
 from popwheel_controller.broker_groups.leadership_transfer import LeadershipTransfers
 from popwheel_controller.broker_groups.overseer import Overseer
 from popwheel_controller.broker_groups.roles import Roles
@@ -57,11 +57,11 @@ class _Leader:
 
     Args:
         epoch: of the latest master; 0 if it is not known.
-        gone: whether that one is gone.
+        deposed: whether that one leads no more.
     """
 
     epoch: int
-    gone: bool
+    deposed: bool
 
 
 class KubernetesMirror:
@@ -170,15 +170,15 @@ class KubernetesMirror:
     async def _show(self, name: str, state: GroupState, outcome: _Outcome | None) -> None:
         """Write the status of a group, if the change matters."""
         views = self._overseer.replica_views(state.name)
-        conditions = [_ready(state, trouble(state, views), gone=master_is_gone(state, views))]
+        conditions = [_ready(state, trouble(state, views), deposed=has_no_master(state, views))]
         if outcome is not None:
             conditions.append(outcome.condition)
         ages = [age.age_s for age in self._checkpoints.ages(state.name, self._clock.monotonic())]
         resource = self._groups.resources[name]
         status = resource.get("status") or {}
-        leader = _Leader(state.epoch, gone=master_is_gone(state, views))
+        leader = _Leader(state.epoch, deposed=has_no_master(state, views))
         if event := _news(state, self._announced.get(state.name, _shown(status)), leader, conditions[0]["message"]):
-            self._events.note(event, resource)
+            self._events.record(event, resource)
         self._announced[state.name] = leader
         change = status_change(status, conditions, max(ages, default=None), self._clock.wall_ms())
         if change is not None:
@@ -208,7 +208,7 @@ class KubernetesMirror:
             state = await self._led_by(group, asked)
             after = f"{pod_name(group, state.master)} leads {group} in epoch {state.epoch}"
             outcome = condition(SWITCHED_OVER, holds=True, reason="Done", message=after)
-            self._note(group, GroupEvent(NORMAL, "SwitchedOver", f"{after}, as requested by an annotation"))
+            self._queue_event(group, GroupEvent(NORMAL, "SwitchedOver", f"{after}, as requested by an annotation"))
         except StatusError as error:
             outcome = condition(SWITCHED_OVER, holds=False, reason=code_name(error.code), message=error.message)
             after, result = error.message, refused(code_name(error.code), error.code // 100)
@@ -245,18 +245,18 @@ class KubernetesMirror:
             self._refused(group, wrong)
             raise wrong
         state = self._overseer.groups.states.get(group)
-        if state is not None and state.master == to and not master_is_gone(state, self._overseer.replica_views(group)):
+        if state is not None and state.master == to and not has_no_master(state, self._overseer.replica_views(group)):
             return state  # perhaps an earlier controller ended before it reported that
         return await self._transfers.switch(group, to)
 
     def _refused(self, group: str, why: StatusError) -> None:
         """Record a refused request for another master, whoever made it."""
-        self._note(group, GroupEvent(WARNING, "SwitchoverRefused", f"{code_name(why.code)}: {why.message}"))
+        self._queue_event(group, GroupEvent(WARNING, "SwitchoverRefused", f"{code_name(why.code)}: {why.message}"))
 
-    def _note(self, group: str, event: GroupEvent) -> None:
+    def _queue_event(self, group: str, event: GroupEvent) -> None:
         resource = self._groups.resources.get(group_resource_name(group))
         if resource is not None:
-            self._events.note(event, resource)
+            self._events.record(event, resource)
             self._rounds.soon()
 
 
@@ -265,24 +265,24 @@ def _shown(status: Mapping[str, Any]) -> _Leader | None:
     for each in status.get("conditions") or ():
         if each["type"] == READY:
             epoch = _EPOCH.search(each["message"])
-            return _Leader(int(epoch[1]) if epoch else 0, gone=each["status"] != "True")
+            return _Leader(int(epoch[1]) if epoch else 0, deposed=each["status"] != "True")
     return None
 
 
 def _news(state: GroupState, before: _Leader | None, now: _Leader, message: str) -> GroupEvent | None:
     """Return an event if the leader differs from the reported one."""
-    if before == now or (before is not None and before.gone == now.gone and not before.epoch):
+    if before == now or (before is not None and before.deposed == now.deposed and not before.epoch):
         return None
-    if now.gone:
-        return None if before is None or before.gone else GroupEvent(WARNING, "NoMaster", message)
+    if now.deposed:
+        return None if before is None or before.deposed else GroupEvent(WARNING, "NoMaster", message)
     leads = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
-    if before is not None and before.gone and before.epoch == now.epoch:
+    if before is not None and before.deposed and before.epoch == now.epoch:
         return GroupEvent(NORMAL, "MasterReturned", leads)
     return GroupEvent(NORMAL, "Elected", leads)
 
 
-def _ready(state: GroupState, why: str, *, gone: bool) -> Mapping[str, str]:
-    if gone:
+def _ready(state: GroupState, why: str, *, deposed: bool) -> Mapping[str, str]:
+    if deposed:
         return condition(READY, holds=False, reason="NoMaster", message=why or "a master is about to be chosen")
     leads = f"{pod_name(state.name, state.master)} leads in epoch {state.epoch}"
     return condition(READY, holds=True, reason="HasMaster", message=why or leads)

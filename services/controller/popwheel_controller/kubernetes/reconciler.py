@@ -19,7 +19,7 @@ from popwheel_common.errors import StatusError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 from popwheel_controller.cluster.cluster_state import ClusterState, Named
 from popwheel_controller.cluster.context import ControllerContext
-from popwheel_controller.cluster.state_keeper import StateKeeper
+from popwheel_controller.cluster.state_writer import StateWriter
 from popwheel_controller.kubernetes.api import ApiConflictError, ApiRefusalError, KubernetesApi
 from popwheel_controller.kubernetes.declaration import (
     Change,
@@ -105,7 +105,7 @@ class Reconciler(Generic[Named]):
             that has the label of another cluster is left alone.
         kind: topics or consumer groups.
         api: the API server.
-        keeper: holds and changes topics and groups.
+        state_writer: holds and changes topics and groups.
         metrics: of this.
         refusal: asks the brokers why a change of a cluster can't be made now; None if it can.
     """
@@ -115,7 +115,7 @@ class Reconciler(Generic[Named]):
         context: ControllerContext,
         kind: DeclaredKind[Named],
         api: KubernetesApi,
-        keeper: StateKeeper,
+        state_writer: StateWriter,
         metrics: DeclarationMetrics,
         refusal: Callable[[ClusterState, ClusterUpdate], Awaitable[StatusError | None]],
     ) -> None:
@@ -125,7 +125,7 @@ class Reconciler(Generic[Named]):
         self._api = api
         self._options = options = context.options
         self._label = cluster_label(options.cluster_name)
-        self._keeper = keeper
+        self._state_writer = state_writer
         self._clock = context.clock
         self._metrics = metrics
         self._check_leads = context.check_leads
@@ -158,7 +158,7 @@ class Reconciler(Generic[Named]):
             await self._watch.start()
         declarations = self._declarations()
         owned = self._owners(declarations)
-        waiting = [name for name in self._in_turn(declarations) if self._step(declarations[name], owned) is not None]
+        waiting = [name for name in self._in_order(declarations) if self._step(declarations[name], owned) is not None]
         if len(waiting) > _A_ROUND:
             self._rounds.soon()
         chosen = waiting[:_A_ROUND]
@@ -186,14 +186,14 @@ class Reconciler(Generic[Named]):
         surplus = sorted(name for name, each in found.items() if each.shown)[self._options.resources.shown_max :]
         return {name: found[name] for name in found.keys() - set(surplus)}
 
-    def _in_turn(self, declarations: Mapping[str, Declaration]) -> list[str]:
+    def _in_order(self, declarations: Mapping[str, Declaration]) -> list[str]:
         names: list[str] = sorted(declarations)
         place: int = bisect_right(names, self._last)
         return [*names[place:], *names[:place]]
 
     def _step(self, declaration: Declaration, owned: Mapping[str, Declaration]) -> Step | None:
         owner = owned.get(declaration.name)
-        return next_step(self._kind, self._keeper.state, self._options, declaration, owner, self._clock.wall_ms())
+        return next_step(self._kind, self._state_writer.state, self._options, declaration, owner, self._clock.wall_ms())
 
     async def _reconcile(self, resource: str, owned: Mapping[str, Declaration]) -> None:
         """Reconcile a resource step by step, until nothing is to be done."""
@@ -230,7 +230,7 @@ class Reconciler(Generic[Named]):
             return True
         self._check_leads()
         now_ms = self._clock.wall_ms()
-        state = self._keeper.state
+        state = self._state_writer.state
         was_there = declaration.name in self._kind.all_of(state)
         update = change_of(self._kind, state, self._options, declaration, step, now_ms)
         error = None if update is None else await self._refusal(state, update)
@@ -240,17 +240,17 @@ class Reconciler(Generic[Named]):
                 self._wrote()
                 await self._watch.patch(resource, refused.change, status=refused.status)
             return False
-        update = await self._keeper.change(
+        update = await self._state_writer.change(
             lambda state: change_of(self._kind, state, self._options, declaration, step, now_ms)
         )
         if update is not None:
             log = _logger.info if isinstance(step, Make) else _logger.warning
             log("applied a declaration", step=type(step).__name__, what=self._kind.word, name=declaration.name)
             verb = "delete" if isinstance(step, Remove) else "update" if was_there else "create"
-            await self._note(declaration, verb)
+            await self._log_change(declaration, verb)
         return True
 
-    async def _note(self, declaration: Declaration, verb: str) -> None:
+    async def _log_change(self, declaration: Declaration, verb: str) -> None:
         """Write a line of the change log about an applied declaration."""
         metadata, spec = declaration.whole["metadata"], json.dumps(declaration.whole.get("spec"))
         place = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
@@ -265,7 +265,7 @@ class Reconciler(Generic[Named]):
         )
 
     def _not_shown(self, declarations: Collection[Declaration]) -> list[Named]:
-        """Some of what no resource names, as many as may still be shown: none that would itself be left out, since
+        """Return names that no resource has, as many as may still be shown: none that would itself be left out, since
         nothing is removed while one is."""
         limits = self._options.resources
         room = min(
@@ -275,7 +275,7 @@ class Reconciler(Generic[Named]):
         if room <= 0 or self._watch.left_out:
             return []
         known = {each.name for each in declarations}
-        found = self._kind.all_of(self._keeper.state)
+        found = self._kind.all_of(self._state_writer.state)
         missing = (name for name in found if name not in known and self._kind.is_name(name))
         return [found[name] for name in islice(missing, min(room, _A_ROUND))]
 

@@ -50,7 +50,7 @@ from popwheel_controller.store.state_store import (
 OF_CLUSTER = "popwheel.io/cluster"
 _ADDRESS = "popwheel.io/address"
 _ADMIN = "popwheel.io/admin-address"
-_TURN = "popwheel.io/turn"
+_LEASE_TURN = "popwheel.io/turn"
 _WATCHED = (CLUSTERS, BROKER_GROUPS)
 _LEGAL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LEGAL_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -91,7 +91,7 @@ class KubernetesStateStore:
     async def write(self, name: str, document: Document, expected: str | None) -> str:
         kind = _kind(name)
         if name == CLUSTER:
-            await self._keep_key(document["receipt_key"], is_new=expected is None)
+            await self._store_key(document["receipt_key"], is_new=expected is None)
         resource = self._resource(kind, name, self._contents(name, document))
         try:
             if expected is None:
@@ -140,7 +140,7 @@ class KubernetesStateStore:
                 "holder": found["spec"].get("holderIdentity") or "",
                 "address": noted[_ADDRESS],
                 "admin": noted[_ADMIN],
-                "turn": int(noted[_TURN]),
+                "turn": int(noted[_LEASE_TURN]),
             }
         if name == CHANGES:
             changes: Document = json.loads(found["data"][CHANGES])
@@ -163,7 +163,7 @@ class KubernetesStateStore:
         if name == CHANGES:
             return {"data": {CHANGES: json.dumps(document, separators=(",", ":"))}}
         if name == LEASE:
-            noted = {_ADDRESS: document["address"], _ADMIN: document["admin"], _TURN: str(document["turn"])}
+            noted = {_ADDRESS: document["address"], _ADMIN: document["admin"], _LEASE_TURN: str(document["turn"])}
             return {"annotations": noted, "spec": {"holderIdentity": document["holder"] or None}}
         if group_of_document(name) is not None:
             spec = {key: document[key] for key in document if key != "sync_state_set"}
@@ -185,7 +185,7 @@ class KubernetesStateStore:
             }
         }
 
-    async def _keep_key(self, key: str, *, is_new: bool) -> None:
+    async def _store_key(self, key: str, *, is_new: bool) -> None:
         """Store the key of the receipt handles in its secret, which never changes. A new cluster takes over an existing
         secret of a process that ended before it could create the cluster.
         """

@@ -16,9 +16,9 @@ from popwheel_common.errors import ConfigurationError, CorruptDataError, NotLead
 from popwheel_controller.store.lease import Lease, LeaseHolder
 from popwheel_controller.store.state_store import LEASE, ConflictError, StateStore
 
-_LOOKS_PER_LEASE = 8
-_RENEWALS_EVERY_LOOKS = 2
-_TURN_SHARE = 0.5
+_POLLS_PER_LEASE = 8
+_RENEWALS_EVERY_POLLS = 2
+_RENEWAL_SHARE = 0.5
 _REST_LEASES = 1.5
 _TRIES_MAX = 2
 
@@ -53,7 +53,7 @@ class Leadership:
         self._store = store
         self._holder = holder
         self._lease_s = lease_s
-        self._look_s = lease_s / _LOOKS_PER_LEASE
+        self._poll_s = lease_s / _POLLS_PER_LEASE
         self._clock = clock
         self._begin = begin
         self._end = end
@@ -62,7 +62,7 @@ class Leadership:
         self._begun = False
         self._version: str | None = None
         self._turning = asyncio.Lock()
-        self._turned = asyncio.Event()
+        self._renewed = asyncio.Event()
         self._rest_until = -math.inf
         self._renewing: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
@@ -103,10 +103,10 @@ class Leadership:
                 await self._lead()
                 return
             try:
-                await self._turn_in_time(self._store)
+                await self._renew_in_time(self._store)
             except OSError as error:
                 self._away(error)
-            self._renewing = asyncio.create_task(self._keep_lease(self._store), name="controller-lease")
+            self._renewing = asyncio.create_task(self._renew_lease(self._store), name="controller-lease")
             if self._holder.leads(self._clock.monotonic()):
                 try:
                     await self._lead()
@@ -129,18 +129,18 @@ class Leadership:
 
     # The lease.
 
-    async def _keep_lease(self, store: StateStore) -> None:
+    async def _renew_lease(self, store: StateStore) -> None:
         """Renew the lease, or try to get it, periodically."""
         while True:
             mine = self._holder.leads(self._clock.monotonic())
-            await asyncio.sleep(self._look_s * (_RENEWALS_EVERY_LOOKS if mine else 1))
+            await asyncio.sleep(self._poll_s * (_RENEWALS_EVERY_POLLS if mine else 1))
             try:
-                await self._turn_in_time(store)
+                await self._renew_in_time(store)
             except _STORE_ERRORS as error:
                 self._away(error)
             except Exception as error:  # without renewals the lease runs out, which is safe
                 _logger.error("the lease cannot be renewed", exc_info=error)
-            self._turned.set()
+            self._renewed.set()
 
     def _away(self, error: Exception) -> None:
         """Record that the lease could not be read or written; log only the first failure."""
@@ -148,15 +148,15 @@ class Leadership:
             _logger.warning("the lease cannot be read or written", reason=_words(error))
         self._no_lease = f"the lease cannot be read or written, a retry is due: {_words(error)}"
 
-    async def _turn_in_time(self, store: StateStore) -> None:
-        """Run `_turn` with a time-out; raise TimeoutError if the store does not answer."""
-        async with asyncio.timeout(self._lease_s * _TURN_SHARE):
-            await self._turn(store)
+    async def _renew_in_time(self, store: StateStore) -> None:
+        """Run `_renew_or_acquire` with a time-out; raise TimeoutError if the store does not answer."""
+        async with asyncio.timeout(self._lease_s * _RENEWAL_SHARE):
+            await self._renew_or_acquire(store)
         if self._no_lease is not None:
             self._no_lease = None
             _logger.info("the lease can be read and written again")
 
-    async def _turn(self, store: StateStore) -> None:
+    async def _renew_or_acquire(self, store: StateStore) -> None:
         """Read the lease, and write it if it is free."""
         async with self._turning:
             for _ in range(_TRIES_MAX):  # a conflict may come from an own write that timed out
@@ -183,7 +183,7 @@ class Leadership:
             if self._store is None or released is None:
                 return
             try:
-                async with asyncio.timeout(self._lease_s * _TURN_SHARE):
+                async with asyncio.timeout(self._lease_s * _RENEWAL_SHARE):
                     try:
                         self._version = await self._store.write(LEASE, released.document(), self._version)
                     except ConflictError:  # perhaps by a cancelled renewal that was written anyway
@@ -204,11 +204,11 @@ class Leadership:
     async def _follow_lease(self) -> None:
         """Lead while the lease is ours."""
         while True:
-            self._turned.clear()
+            self._renewed.clear()
             turned = True
             try:
-                async with asyncio.timeout(self._look_s):
-                    await self._turned.wait()
+                async with asyncio.timeout(self._poll_s):
+                    await self._renewed.wait()
             except TimeoutError:
                 turned = False
             try:

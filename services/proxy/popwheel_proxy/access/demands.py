@@ -136,11 +136,11 @@ def _telemetry(command: pb.TelemetryCommand) -> Demands:
 
 
 def _all(demands: Iterable[Demands]) -> Demands:
-    def each() -> Iterator[Demand]:
+    def combined() -> Iterator[Demand]:
         for some in demands:
             yield from some
 
-    return tuple(dict.fromkeys(each()))
+    return tuple(dict.fromkeys(combined()))
 
 
 DEMANDS: Mapping[str, Callable[[Any], Demands]] = {

@@ -14,7 +14,7 @@ class Right(StrEnum):
     SUBSCRIBE = "subscribe"
     """Receive from a topic, in a group."""
     ADMIN = "admin"
-    """All rights, and creation on first use."""
+    """Every right, and creation on first use."""
 
 
 class Sort(StrEnum):

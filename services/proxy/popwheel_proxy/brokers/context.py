@@ -14,7 +14,7 @@ from popwheel_proxy.protocol.metrics import ProxyMetrics
 
 @dataclass(frozen=True, slots=True)
 class ProxyContext:
-    """One proxy's settings and surroundings.
+    """Settings and surroundings of a proxy.
 
     Args:
         options: settings.

@@ -37,7 +37,7 @@ class Timer(Protocol):
 
 
 Later = Callable[[float, Callable[[], None]], Timer]
-"""Calls back after so many seconds."""
+"""Call back after a number of seconds."""
 Waiter = Callable[[], None]
 """Callback of a waiting call: called when it may try."""
 
@@ -68,7 +68,7 @@ class Gate:
 
 
 class Gates:
-    """All gates by key: a group's name, `for_sends` of it, or `ANYWHERE`.
+    """Gates by key: a group's name, `for_sends` of it, or `ANYWHERE`.
 
     Args:
         later: calls back after some seconds.

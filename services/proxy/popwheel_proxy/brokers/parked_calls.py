@@ -26,7 +26,7 @@ PARKED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class ParkedCall:
-    """One parked call.
+    """A parked call.
 
     Args:
         served: whether it was answered in the end, if with a refusal; set by the caller.
@@ -36,7 +36,7 @@ class ParkedCall:
 
 
 class ParkedCalls:
-    """All calls that are parked.
+    """Parked calls.
 
     Args:
         view: knows the topics.

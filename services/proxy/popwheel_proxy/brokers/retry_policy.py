@@ -97,7 +97,7 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class SendTries:
-    """One send that failed.
+    """A failed send.
 
     Args:
         only: the one place that it may go to, where its order would be lost in any other.

@@ -47,12 +47,12 @@ class LiteSubscriptions:
     """The lite topics of each reader.
 
     Args:
-        each_max: of one reader.
+        per_client_max: of one reader.
         total_max: of all, and each reader counts as one; groups share it.
     """
 
-    def __init__(self, each_max: int, total_max: int) -> None:
-        self.each_max = each_max
+    def __init__(self, per_client_max: int, total_max: int) -> None:
+        self.per_client_max = per_client_max
         self._total_max = total_max
         self._by_reader: OrderedDict[Reader, _Subscription] = OrderedDict()
         """Readers, the one reported to brokers longest ago first."""
@@ -68,7 +68,7 @@ class LiteSubscriptions:
 
     @property
     def readers(self) -> list[Reader]:
-        """All of them."""
+        """Lite subscriptions of all clients."""
         return list(self._by_reader)
 
     @property
@@ -177,8 +177,8 @@ class LiteSubscriptions:
 
     def _check(self, reader: Reader, kept: int, new: int, more: int) -> None:
         """Refuse too many subscriptions: `new` ones beside `kept` ones of the reader, `more` in the whole book."""
-        if kept + new > self.each_max:
-            raise too_many(reader.topic, kept + new, self.each_max)
+        if kept + new > self.per_client_max:
+            raise too_many(reader.topic, kept + new, self.per_client_max)
         if reader not in self._by_reader:
             more += 1
             if len(self._by_client.get(reader.client_id, ())) >= PAIRS_OF_CLIENT_MAX:

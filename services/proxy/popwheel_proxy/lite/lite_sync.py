@@ -59,7 +59,7 @@ _logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _Turn:
+class _ReportOrder:
     """Order of reports of one reader to brokers: a later report must not overtake an earlier one."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -98,7 +98,7 @@ class LiteSync:
         self._clock = context.clock
         self._background = context.background
         self._metrics = LiteMetrics(context.registry)
-        self._turns: dict[Reader, _Turn] = {}
+        self._turns: dict[Reader, _ReportOrder] = {}
         self._unreported: OrderedDict[tuple[Reader, str], bool] = OrderedDict()
         """Reader and broker -> whether all subscriptions are reported, or only a sign of life; the oldest first."""
         self._after_streams: dict[str, tuple[list[Reader], bool]] = {}
@@ -131,7 +131,7 @@ class LiteSync:
         self._catalog.check_group(group)
         topic = self._catalog.topic(topic_name(request.topic, Use.RECEIVE))
         names = _names_of(call, request)
-        _check(topic, request, names, self._book.each_max)
+        _check(topic, request, names, self._book.per_client_max)
         check_reader(topic, self._clients.reads_lite(client_id))
         offset = _offset_of(request)
         now = self._clock.monotonic()
@@ -242,7 +242,7 @@ class LiteSync:
     async def _report_to_all(self, reader: Reader, asked: broker.SyncLiteRequest, deadline: float | None) -> None:
         """Report to all masters; a new master gets the report later."""
         self._metrics.syncs.labels(broker.LiteAction.Name(asked.action).removeprefix("LITE_").lower()).inc()
-        async with self._turn(reader):
+        async with self._ordered(reader):
             names = sorted(self._brokers.led)
             reported = (self._report(name, reader, asked, deadline) for name in names)
             results = await asyncio.gather(*reported, return_exceptions=True)
@@ -294,7 +294,7 @@ class LiteSync:
 
     async def _report_now(self, reader: Reader, name: str, everything: bool) -> None:
         try:
-            async with self._turn(reader):
+            async with self._ordered(reader):
                 if reader not in self._book or name not in self._brokers.led:
                     return
                 if everything:
@@ -317,8 +317,8 @@ class LiteSync:
             self._pump()
 
     @asynccontextmanager
-    async def _turn(self, reader: Reader) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(reader, _Turn())
+    async def _ordered(self, reader: Reader) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(reader, _ReportOrder())
         turn.users += 1
         try:
             async with turn.lock:

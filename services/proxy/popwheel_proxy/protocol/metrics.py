@@ -83,7 +83,7 @@ class ProxyMetrics:
         self.renewal_failures = Counter(
             "popwheel_proxy_renewal_failures", "Renew calls to brokers that failed", registry=registry
         )
-        self.released_of_gone = Counter(
+        self.released_of_lost = Counter(
             "popwheel_proxy_renewed_handles_released",
             "Renewed receipt handles released for clients that had gone",
             registry=registry,

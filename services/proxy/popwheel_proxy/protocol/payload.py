@@ -34,13 +34,13 @@ _FIELDS_OF_ALL_MAX: Final = 32_768
 """Limit of the fields of all unusual messages of a request together: to read them takes 5 ms."""
 _USUAL_FIELDS_MAX: Final = 256
 """Limit of the fields before the system properties of a usual message."""
-_HEAD_KEPT_BYTES: Final = 256
+_HEAD_CACHED_BYTES: Final = 256
 _NO_KEYS: Final[tuple[str, ...]] = ()
 _NOW: Final = PutKind.NOW
 
 
 class ClientMessage:
-    """One message as a client sent it.
+    """A message as its client sent it.
 
     Args:
         payload: all of its fields but `system_properties`, byte for byte.
@@ -157,7 +157,7 @@ def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:
             if len(messages) == messages_max:
                 raise LimitError(
                     Code.PAYLOAD_TOO_LARGE,
-                    f"the request holds more than {messages_max} messages; at most so many are taken at once",
+                    f"the request holds more than {messages_max} messages; split it",
                     "message.batch_messages_max",
                 )
             if decoded_head is None or not request.startswith(head, position, stop):
@@ -291,7 +291,7 @@ def _message(data: bytes, position: int, end: int) -> tuple[ClientMessage, int]:
 def _decoded_head(head: bytes) -> Message:
     """Return a message without body and system properties, which must not be changed."""
     try:
-        return _often_sent_head(head) if len(head) <= _HEAD_KEPT_BYTES else Message.FromString(head)
+        return _often_sent_head(head) if len(head) <= _HEAD_CACHED_BYTES else Message.FromString(head)
     except DecodeError:
         raise garbled() from None
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from popwheel_common.contract.names import NameTooLongError, checked_lite_topic, shown
 from popwheel_common.contract.put import PutKind
+from popwheel_common.contract.time_to_live import check_time_to_live
 from popwheel_common.contract.times import is_time
 from popwheel_common.errors import StatusError
 from popwheel_common.filter import lexer, parser
@@ -95,6 +96,8 @@ def check_message(
         raise StatusError(Code.ILLEGAL_MESSAGE_KEY, "a key is blank or holds control characters")
     if not head_is_checked:
         _check_properties(message, limits)
+        if topic.expired_messages:
+            check_time_to_live(message.head.user_properties)
     plain = message.plain
     if plain is not None:
         # None of its fields shows it to be anything but an ordinary one.

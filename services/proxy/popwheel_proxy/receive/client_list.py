@@ -52,11 +52,11 @@ class ClientList:
         self._renewals = renewals
         self._lite_topics = lite_topics
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def some(self, request: pb.ClientListRequest) -> pb.ClientListResponse:
         """Return a page of clients, or the one that is asked for, if it is here. One list is made at a time."""
-        async with self._turn:
+        async with self._lock:
             answer = pb.ClientListResponse(total=len(self._clients))
             if request.id:
                 known = self._clients.get(request.id)

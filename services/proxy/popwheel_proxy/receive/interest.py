@@ -1,4 +1,4 @@
-"""One interest of a proxy: the polls that share it, and its state at each broker (pure).
+"""Interest of a proxy: the polls that share it, and its state at each broker (pure).
 
 All polls of the same (topic, group, filter) share one `Interest`; in lite topics each client has its own. For each
 broker it keeps how many messages are known to wait there and how many pops are under way; `interest_book.py` says how
@@ -58,7 +58,7 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One pop in flight, from the moment its poll is woken."""
+    """A pop in flight, from the moment its poll is woken."""
 
     interest: "Interest"
     waiting: Waiting
@@ -91,7 +91,7 @@ class Interest:
         polls: how many there are, waiting or not.
         registered: whether all brokers are to notify.
         registered_at: brokers that are to notify although not all are.
-        turn: how many polls have named no broker; they go round all.
+        rotation: how many polls have named no broker; they go round all.
         lite_client_id: whose lite topics they are; empty if it is not for lite topics.
     """
 
@@ -109,7 +109,7 @@ class Interest:
     polls: int = 0
     registered: bool = False
     registered_at: frozenset[str] = frozenset()
-    turn: int = 0
+    rotation: int = 0
     lite_client_id: str = ""
 
     @property

@@ -41,7 +41,7 @@ FILTER_BYTES_MAX = 32 * 1024 * 1024
 
 
 class InterestBook:
-    """All interests of a proxy; wakes waiting polls.
+    """Interests of a proxy; wakes waiting polls.
 
     Args:
         interests_max: limit of their number; groups share it.
@@ -71,7 +71,7 @@ class InterestBook:
         return self._bytes.total
 
     def all(self) -> list[Interest]:
-        """All interests."""
+        """Interests."""
         return list(self._by_id.values())
 
     @property
@@ -206,7 +206,7 @@ class InterestBook:
                 del interest.at_broker[broker]
 
     def notified(self, interest_id: int, broker: str, messages: int, now: float) -> bool:
-        """Record a broker's notification of so many messages; 0 confirms that the interest is registered.
+        """Record a broker's notification of a number of messages; 0 confirms that the interest is registered.
 
         Returns:
             False if no poll pops for them: another proxy may have one. They are known here all the same, and the next
@@ -262,7 +262,7 @@ class InterestBook:
             Interests to be registered again, and where.
         """
         again: list[tuple[Interest, str]] = []
-        for refusal in self._refused.take_turns(now):
+        for refusal in self._refused.take_due(now):
             interest, broker = self._by_id.get(refusal.interest_id), refusal.broker
             if interest is None:
                 self._refused.drop(refusal.interest_id, broker)
@@ -333,7 +333,7 @@ class InterestBook:
     def _assume(self, interest: Interest, broker: str, now: float) -> None:
         """Wake a poll, if there is one, to pop at a broker that does not notify of its messages.
 
-        One that pops elsewhere will do: it pops there before it waits, so that no turn is in vain because of others.
+        One that pops elsewhere will do: it pops there before it waits, so that no turn is wasted because of others.
         """
         if interest.polls:
             waiting = interest.at(broker)

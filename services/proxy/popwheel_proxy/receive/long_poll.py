@@ -1,4 +1,4 @@
-"""One long poll as a state machine: results of pops, notifications and the time in; actions out.
+"""Long poll as a state machine: results of pops, notifications and the time in; actions out.
 
 The article on stateless real-time consumption draws it as a long polling task: pop once; if nothing is there and time
 remains, wait to be notified; notifications queue up, and the task's only consumption run takes one of them, pops at
@@ -122,7 +122,7 @@ TRANSITIONS: Final = Transitions(
 
 
 class LongPoll:
-    """One poll.
+    """A poll.
 
     Args:
         brokers: where to pop first, and for a short or sliced poll where next, in order; at least one.
@@ -191,7 +191,7 @@ class LongPoll:
         """Record a pop that found `found` messages."""
         if self.state is State.DONE:
             return self._step("popped", Do.RELEASE if found else None)
-        return self._step("popped", Do.ANSWER if found else self._go_on(now))
+        return self._step("popped", Do.ANSWER if found else self._continue(now))
 
     def pop_failed(self, now: float) -> Effect:
         """Record a failed pop: the poll continues as after an empty one, but does not wait at this broker alone."""
@@ -199,7 +199,7 @@ class LongPoll:
             return self._step("pop_failed", None)
         if self._mode is Mode.PLAIN:
             self._mode = Mode.NOTIFY
-        return self._step("pop_failed", self._go_on(now))
+        return self._step("pop_failed", self._continue(now))
 
     def refused(self) -> Effect:
         """Record that a broker will not pop for this client, now or later."""
@@ -234,7 +234,7 @@ class LongPoll:
         self._draining = True
         return self._step("drain", Do.ANSWER_EMPTY if self.state in (State.WAITING, State.PAUSING) else None)
 
-    def gone(self) -> None:
+    def abandon(self) -> None:
         """End the poll: its client does not wait any more."""
         self.state = TRANSITIONS.step(self.state, "gone", State.DONE)
 
@@ -264,7 +264,7 @@ class LongPoll:
         self.validate()
         return effect
 
-    def _go_on(self, now: float) -> Effect:
+    def _continue(self, now: float) -> Effect:
         """Continue after an empty pop: pop elsewhere, wait, or answer."""
         if self._draining or (self._waits and now >= self.deadline):
             return Do.ANSWER_EMPTY

@@ -107,16 +107,16 @@ class PollCounts(SlicedCollector):
         """Return the topics and groups with counts."""
         return [(topic, group) for (topic, group), _ in self._pairs]
 
-    def keep(self, known: Known, known_group: Callable[[str], bool]) -> None:
+    def retain(self, known: Known, known_group: Callable[[str], bool]) -> None:
         """Drop the counts of unknown topics and groups."""
-        self._pairs.keep(known)
-        self._groups.keep(known_group)
+        self._pairs.retain(known)
+        self._groups.retain(known_group)
 
     def families(self, *, pairs: bool) -> Iterator[Metric | None]:
         """Yield the counts."""
         # Polls that were under way when a topic was deleted may have counted after that.
-        yield from self._pairs.keep_in_steps(self.known)
-        yield from self._groups.keep_in_steps(self._known_group)
+        yield from self._pairs.retain_in_steps(self.known)
+        yield from self._groups.retain_in_steps(self._known_group)
         family = CounterMetricFamily(
             self._name, self._text, labels=("topic", "consumer_group") if pairs else ("consumer_group",)
         )
@@ -197,8 +197,8 @@ class PollMetrics:
         topics, groups = frozenset(update.deleted_topics), frozenset(update.deleted_groups)
         if topics or groups:
             for series in (self._wakes_of, self._empty_wakes_of):
-                series.keep(lambda topic, group: topic not in topics and group not in groups)
+                series.retain(lambda topic, group: topic not in topics and group not in groups)
             for counts in self._by_poll:
-                counts.keep(
+                counts.retain(
                     lambda topic, group: topic not in topics and group not in groups, lambda group: group not in groups
                 )

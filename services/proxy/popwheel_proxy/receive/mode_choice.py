@@ -132,7 +132,7 @@ class ModeChoice:
         Returns:
             The changes.
         """
-        self._turn(now)
+        self._begin_bucket(now)
         if self._pinned is not None:
             return []
         before = 1.0 - (now - self._bucket_began) / WINDOW_S
@@ -169,7 +169,7 @@ class ModeChoice:
         for key, demand in self._demands.items():
             demand.cluster_per_s = per_s.get(key, 0.0)
 
-    def _turn(self, now: float) -> None:
+    def _begin_bucket(self, now: float) -> None:
         """Begin a new bucket if it is time; forget pairs that were not polled for two buckets."""
         passed = int((now - self._bucket_began) / WINDOW_S)
         if passed < 1:

@@ -1,4 +1,4 @@
-"""One Notify stream per broker: registers this proxy's interests, and receives notifications for them.
+"""Notify streams, one per broker: registers this proxy's interests, and receives notifications for them.
 
 After a stream has broken, all interests are registered anew on the next one; a broker notifies at once of messages that
 wait already, so none that arrived in between is missed. The next master of a broker group gets a stream of its own at
@@ -24,6 +24,7 @@ from popwheel_proxy.lite.lite_sync import LiteSync
 from popwheel_proxy.receive.interest import Interest
 from popwheel_proxy.receive.interest_book import InterestBook
 from popwheel_proxy.receive.metrics import PollMetrics
+from popwheel_rpc.local import LocalStream
 from popwheel_rpc.methods import NOTIFY
 from popwheel_rpc.service import Channel, ClientStream, StreamClosedError
 from popwheel_rpc.status import RpcError
@@ -34,6 +35,8 @@ _PAUSE_NOT_LEADING_S = 0.2
 """Longest pause before the next try at a broker that does not lead yet, or any more."""
 _START_S_MAX = 10.0
 """Time without a first stream after which a warning is logged: until then the broker may be starting."""
+_LONE_AFTER_S = 0.002
+"""Time without a notification after which the next one is taken for one of a lone message."""
 _INTERESTS_PER_SEND = 1_000
 _READERS_MAX = 10_000
 """Limit of the (topic, group) pairs that brokers are notified of in a minute; a new stream gets all in one turn."""
@@ -205,6 +208,9 @@ class _Link:
         """Changes, and interests to be registered: their messages are made when they are sent, as there may be many."""
         self._outbox_filled: asyncio.Future[None] | None = None
         self._leads = True
+        self._lone_at_s = 0.0
+        self._has_refused = False
+        """The broker has refused interests on this stream."""
 
     def enqueue(self, change: NotifyInterest) -> None:
         """Queue a change for the next write; without a stream it is not needed."""
@@ -253,26 +259,12 @@ class _Link:
         except RpcError as refusal:
             return str(refusal)
         sender = asyncio.get_running_loop().create_task(self._send(stream))
-        refused = False
+        self._has_refused = False
         try:
+            if isinstance(stream, LocalStream):
+                stream.take_at_once(self._take_lone)
             while (events := await stream.receive()) is not None:
-                now = self._clock.monotonic()
-                for event in events.events:
-                    if not event.refused:
-                        if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
-                            self.enqueue(NotifyInterest(id=event.id, forward=True))
-                        continue
-                    if event.unknown_client:
-                        interest = self._book.refuse_unknown(event.id, self.name, now)
-                        if interest is not None:
-                            self._lite.is_unknown(reader_of(interest), self.name)
-                        continue
-                    self._book.refuse(event.id, self.name, now)
-                    if not refused:
-                        refused = True
-                        _logger.warning("broker_refuses_interests", broker=self.name)
-                for end in events.lite_ends:
-                    self._lite.ended(end, self.name)
+                self._take(events)
                 if events.lite_ends:
                     await asyncio.sleep(0)  # there may be many such messages
             self._leads = True
@@ -283,6 +275,37 @@ class _Link:
         finally:
             sender.cancel()
             stream.cancel()
+
+    def _take_lone(self, events: NotifyEvents) -> bool:
+        """Process notifications if the ones before were a while ago; return whether that was done.
+
+        Where messages come fast, a turn of the loop lets the next ones join, so that one pop delivers several.
+        """
+        if self._clock.monotonic() < self._lone_at_s or events.lite_ends:
+            return False
+        self._take(events)
+        return True
+
+    def _take(self, events: NotifyEvents) -> None:
+        """Process notifications; woken polls pop within this step, as far as the broker lets them."""
+        now = self._clock.monotonic()
+        self._lone_at_s = now + _LONE_AFTER_S
+        for event in events.events:
+            if not event.refused:
+                if not self._book.notified(event.id, self.name, event.waiting, now) and event.shared:
+                    self.enqueue(NotifyInterest(id=event.id, forward=True))
+                continue
+            if event.unknown_client:
+                interest = self._book.refuse_unknown(event.id, self.name, now)
+                if interest is not None:
+                    self._lite.is_unknown(reader_of(interest), self.name)
+                continue
+            self._book.refuse(event.id, self.name, now)
+            if not self._has_refused:
+                self._has_refused = True
+                _logger.warning("broker_refuses_interests", broker=self.name)
+        for end in events.lite_ends:
+            self._lite.ended(end, self.name)
 
     async def _send(self, stream: ClientStream[NotifyEvents, NotifyInterest]) -> None:
         """Send the outbox whenever something is in it."""

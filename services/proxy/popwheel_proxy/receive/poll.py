@@ -20,6 +20,7 @@ from popwheel_proxy.receive.metrics import PollMetrics
 from popwheel_proxy.receive.mode_choice import ModeChoice
 from popwheel_proxy.receive.notifications import Notifications, reader_of
 from popwheel_rpc.methods import POP, RELEASE
+from popwheel_rpc.server.light_task import LightTask
 from popwheel_rpc.status import RpcError
 
 _RELEASE_WITHIN_S = 10.0
@@ -66,7 +67,7 @@ class PollTools:
 
 
 class Poll:
-    """One running poll.
+    """A running poll.
 
     Args:
         tools: what polls share.
@@ -83,6 +84,7 @@ class Poll:
         "_notified",
         "_outcome",
         "_request",
+        "_task",
         "_ticket",
         "_timer",
         "_tools",
@@ -96,6 +98,7 @@ class Poll:
         self._interest = interest
         self._request = request
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: object = None
         self._timer: asyncio.TimerHandle | None = None
         self._ticket: Ticket | None = None
         self._first = True
@@ -111,6 +114,7 @@ class Poll:
             StatusError: nothing was found, and a broker did not search, or does not deliver waiting messages: its last
                 refusal.
         """
+        self._task = asyncio.current_task()
         self._perform(self._machine.start())
         if not self._outcome.done():
             self._arm()
@@ -125,7 +129,7 @@ class Poll:
     def close(self) -> None:
         """Close the poll after its call has ended; messages of a pop in flight are released."""
         tools = self._tools
-        self._machine.gone()
+        self._machine.abandon()
         if self._timer is not None:
             self._timer.cancel()
         tools.book.leave(self._interest, self.woken, tools.clock.monotonic())
@@ -136,7 +140,7 @@ class Poll:
 
     def end(self) -> None:
         """End the poll of a client that terminates: answer that there is no message, and release all found messages."""
-        self._machine.gone()
+        self._machine.abandon()
         self._tools.book.stop_waiting(self._interest, self.woken)
         if not self._outcome.done():
             self._outcome.set_result(None)
@@ -177,7 +181,9 @@ class Poll:
             self._arm()
         elif effect in (Do.ANSWER, Do.ANSWER_EMPTY):
             tools.book.stop_waiting(self._interest, self.woken)
-            if not self._outcome.done():
+            if len(self.found.messages) == 1 and isinstance(self._task, LightTask):
+                self._task.complete(self._outcome)  # saves a turn; several may be long work, which turns share
+            elif not self._outcome.done():
                 self._outcome.set_result(None)
 
     def _wait(self, broker: str | None) -> None:

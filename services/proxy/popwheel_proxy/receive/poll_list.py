@@ -14,7 +14,7 @@ from popwheel_proxy.receive.metrics import PollMetrics
 from popwheel_proxy.receive.mode_choice import ModeChoice
 
 LIST_MAX: Final = 500
-_LOOKED_AT_ONCE: Final = 500
+_SCANNED_AT_ONCE: Final = 500
 
 Pair = tuple[str, str]
 """Topic and group."""
@@ -52,18 +52,18 @@ class PollList:
         self._modes = modes
         self._metrics = metrics
         self._brokers = brokers
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def some(self, request: pb.PollListRequest) -> pb.PollListResponse:
         """Return a page of topics and groups, in order. One list is made at a time."""
-        async with self._turn:
+        async with self._lock:
             limit = min(max(1, request.limit), LIST_MAX)
             found = await self._find(request, limit + 1)
             waiting = await self._count({pair: _Waiting() for pair in found[:limit]})
             answer = pb.PollListResponse(more=len(found) > limit)
             for number, (pair, count) in enumerate(waiting.items(), 1):
                 self._describe(answer.polls.add(), pair, count)
-                if number % _LOOKED_AT_ONCE == 0:
+                if number % _SCANNED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             return answer
 
@@ -76,7 +76,7 @@ class PollList:
             (pair for pair, _ in self._modes.modes),
             self._metrics.long_polls.pairs(),
         )
-        while some := list(islice(pairs, _LOOKED_AT_ONCE)):
+        while some := list(islice(pairs, _SCANNED_AT_ONCE)):
             wanted = {
                 pair
                 for pair in some
@@ -98,7 +98,7 @@ class PollList:
                 count.polls += len(interest.waiters) + len(interest.places)
                 count.everywhere |= bool(interest.waiters)
                 count.brokers |= interest.at_broker.keys()
-            if number % _LOOKED_AT_ONCE == 0:
+            if number % _SCANNED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return waiting
 

@@ -377,8 +377,8 @@ class ReceiveHandler:
         named = request.message_queue.broker.name
         if named in names:
             return named
-        interest.turn += 1
-        return names[(int(interest.id * _GOLDEN_RATIO % 1.0 * len(names)) + interest.turn) % len(names)]
+        interest.rotation += 1
+        return names[(int(interest.id * _GOLDEN_RATIO % 1.0 * len(names)) + interest.rotation) % len(names)]
 
 
 def _absent_topic(topic: str) -> AbsentName:

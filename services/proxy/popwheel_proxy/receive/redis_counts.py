@@ -15,7 +15,7 @@ from popwheel_proxy.receive.shared_count import TIMEOUT_S, CountStoreError, Sums
 
 PREFIX: Final = "popwheel:polls:"
 _GENERATION = PREFIX + "generation"
-_KEPT_WINDOWS = 4
+_WINDOWS_STORED = 4
 
 
 class RedisCounts:
@@ -63,7 +63,7 @@ class RedisCounts:
                     pipeline.hincrby(current, names[key], count)
                     added = True
             if added:
-                pipeline.expire(current, int(_KEPT_WINDOWS * WINDOW_S))
+                pipeline.expire(current, int(_WINDOWS_STORED * WINDOW_S))
             pipeline.hmget(previous, list(names.values()))
             pipeline.hmget(current, list(names.values()))
         try:

@@ -1,16 +1,16 @@
 """Interests that a broker refused to register, and the schedule of their pops (pure).
 
 A broker takes a limited number of interests; for those past it, it does not notify. Their polls must find its messages
-nevertheless: every `TURN_EVERY_S` one poll that waits pops there, as if the broker had said that a message is there.
-Turns are taken in order, and at most `TURNS_AT_ONCE_MAX` with one look, so that very many refused interests cost
+nevertheless: every `POP_INTERVAL_S` one poll that waits pops there, as if the broker had said that a message is there.
+Turns are taken in order, and at most `REFUSED_POPS_AT_ONCE_MAX` with one look, so that very many refused interests cost
 longer waiting and not ever more pops. Now and then a turn is used to register again.
 """
 
 from dataclasses import dataclass
 
-TURN_EVERY_S = 1.0
+POP_INTERVAL_S = 1.0
 """Interval between the pops of a refused interest, if there are not too many."""
-TURNS_AT_ONCE_MAX = 50
+REFUSED_POPS_AT_ONCE_MAX = 50
 """Pops of refused interests in one step, ten times a second: past 500 refused interests they become rarer."""
 REGISTER_EVERY_S = 30.0
 """Time after a refusal until the interest is registered again."""
@@ -18,19 +18,19 @@ REGISTER_EVERY_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class RefusedInterest:
-    """One interest at one broker that does not notify for it.
+    """An interest at a broker that does not notify for it.
 
     Args:
         interest_id: the proxy's number for it, which no other one gets later.
         broker: who has refused it.
-        turn_at: time of its next pop, seconds of the monotonic clock.
+        pop_at: time of its next pop, seconds of the monotonic clock.
         register_at: when it is to be registered again.
         is_unknown: whether the broker does not know which lite topics its client reads: then it has none for it.
     """
 
     interest_id: int
     broker: str
-    turn_at: float
+    pop_at: float
     register_at: float
     is_unknown: bool = False
 
@@ -53,10 +53,10 @@ class RefusedInterests:
 
         `is_unknown`: as it does not know the client, which may change at any time: each turn registers again.
         """
-        register_at = now + (TURN_EVERY_S if is_unknown else REGISTER_EVERY_S)
+        register_at = now + (POP_INTERVAL_S if is_unknown else REGISTER_EVERY_S)
         known = self._all.get((interest_id, broker))
         if known is None:
-            known = RefusedInterest(interest_id, broker, now + TURN_EVERY_S, register_at)
+            known = RefusedInterest(interest_id, broker, now + POP_INTERVAL_S, register_at)
             self._all[interest_id, broker] = known
         known.register_at = register_at
         known.is_unknown = is_unknown
@@ -70,16 +70,16 @@ class RefusedInterests:
         for key in [key for key in self._all if key[1] == broker]:
             del self._all[key]
 
-    def take_turns(self, now: float) -> list[RefusedInterest]:
+    def take_due(self, now: float) -> list[RefusedInterest]:
         """Return the interests that are due, and schedule their next pops."""
         turns: list[RefusedInterest] = []
         for refusal in self._all.values():
-            if refusal.turn_at > now or len(turns) == TURNS_AT_ONCE_MAX:
+            if refusal.pop_at > now or len(turns) == REFUSED_POPS_AT_ONCE_MAX:
                 break
             turns.append(refusal)
         for refusal in turns:
             key = (refusal.interest_id, refusal.broker)
             del self._all[key]
             self._all[key] = refusal
-            refusal.turn_at = now + TURN_EVERY_S
+            refusal.pop_at = now + POP_INTERVAL_S
         return turns

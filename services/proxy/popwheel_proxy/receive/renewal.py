@@ -36,7 +36,7 @@ _RELEASE_WITHIN_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class RenewedHandle:
-    """One handle that is kept renewed.
+    """A handle that is kept renewed.
 
     Args:
         client_id: for whom.
@@ -227,7 +227,7 @@ class Renewal:
                 except StatusError:
                     self._metrics.release_failures.inc()
                     return
-                self._metrics.released_of_gone.inc(len(request.receipt_handles))
+                self._metrics.released_of_lost.inc(len(request.receipt_handles))
 
     async def _renew(self, broker: str, entries: list[RenewEntry]) -> None:
         """Renew handles of one broker; those it does not know any more are dropped."""

@@ -23,7 +23,7 @@ _MESSAGE_OVERHEAD_BYTES = 64
 _LONE_ROW: Final = 4
 """Consecutive Puts of one send each after which the next send does not wait for others."""
 _JOIN_EVERY: Final = 16
-"""Every so many-th lone send waits all the same, to find out whether others join."""
+"""Number of lone sends of which one waits all the same, to find out whether others join."""
 _OK_CODE = int(Code.OK)
 _FAULTS_FROM = int(Code.INTERNAL_ERROR)  # codes from here on mean that a broker failed, not that it refused
 
@@ -55,7 +55,7 @@ class PutObserver(Protocol):
         """Record that a Put begins."""
 
     def put_ended(self, batcher: "Batcher", outcome: Outcome, sends: int) -> None:
-        """Record that a Put of so many sends has ended."""
+        """Record the end of a Put, with the number of its sends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +95,7 @@ class Shipment:
         return self.messages[0].lite_topic
 
     @property
-    def goes_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """True if it shares a run with no other shipment.
 
         A broker refuses a run as a whole, and no shipment is refused for another's delivery time.
@@ -226,7 +226,7 @@ class Batcher:
         self._bytes.give(shipment.topic, shipment.size)
 
     async def _run(self, turns: int) -> None:
-        """Put waiting shipments until none waits any more; first let so many turns of the loop pass."""
+        """Put waiting shipments until none waits any more, after a number of turns of the loop."""
         try:
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -269,7 +269,7 @@ class Batcher:
     async def _put(self, batch: list[Shipment]) -> None:
         by_queue: dict[tuple[str, int, int, str] | Shipment, list[Shipment]] = {}
         for shipment in batch:
-            if shipment.goes_alone:
+            if shipment.is_alone:
                 by_queue[shipment] = [shipment]
             else:
                 queue = (shipment.topic, shipment.topic_id, shipment.queue_id, shipment.messages[0].lite_topic)

@@ -16,14 +16,14 @@ from popwheel_proxy.send.metrics import SendMetrics
 CHECK_EVERY_S = 0.1
 """Interval between two checks of Puts in flight."""
 OVERDUE_CHECKS = 6
-"""A Put that was seen in flight this often is overdue, after 0.5 to 0.6 s. Looks are counted instead of seconds, so
+"""A Put that was seen in flight this often is overdue, after 0.5 to 0.6 s. Checks are counted instead of seconds, so
 that a loop that stood still is not taken for brokers that hang."""
 
 _logger = structlog.get_logger()
 
 
 class Batchers:
-    """One batcher for each broker that was sent to, and the health of these brokers.
+    """Batchers, one for each broker that was sent to, and the health of these brokers.
 
     Args:
         brokers: the brokers there are.
@@ -123,7 +123,7 @@ class Batchers:
     def _brokers_changed(self) -> None:
         """Forget brokers that have left; sends that wait for them, or for those without a master, go elsewhere."""
         names, led = self._brokers.names, self._brokers.led
-        self.health.keep(names)
+        self.health.retain(names)
         now = self._clock.monotonic()
         for name in self._brokers.changed:
             self.health.master_changed(name, now, led=name in led)
@@ -132,4 +132,4 @@ class Batchers:
         for name, batcher in self._batchers.items():
             if name not in led:
                 self._metrics.moved.inc(batcher.return_waiting(left=True))
-        self._metrics.keep(names)
+        self._metrics.retain(names)

@@ -19,7 +19,7 @@ from math import inf
 SLOW_FROM_S = 0.1
 """Latency below which no broker is slow: a busy device, or a pause of this process, may well take it."""
 SLOW_FACTOR = 3.0
-"""A slow broker takes so many times as long as the others."""
+"""Ratio of a slow broker's latency to that of the others."""
 PAUSES_S = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0), (0.0, 1.0))
 """(from this latency on, first pause): from 0.55 s on as in RocketMQ 5's `MQFaultStrategy`, which
 avoids a broker for nothing less; the shorter pause below is our own."""
@@ -87,7 +87,7 @@ class BrokerState:
 
 
 class BrokerHealth:
-    """Health of the brokers of the view (`keep`), by the outcomes of Puts; chooses the broker of the next send.
+    """Health of the brokers of the view (`retain`), by the outcomes of Puts; chooses the broker of the next send.
 
     Attributes:
         sound: names of the brokers that are not avoided.
@@ -100,7 +100,7 @@ class BrokerHealth:
         self.sound: tuple[str, ...] = ()
         self.avoided = 0
 
-    def keep(self, names: Iterable[str]) -> None:
+    def retain(self, names: Iterable[str]) -> None:
         """Set the current brokers; one that left and came back begins anew."""
         known = self._brokers
         self._brokers = {name: known.get(name) or BrokerState(name) for name in names}

@@ -1,4 +1,4 @@
-"""One stream per broker for transaction checks: the broker sends them, producers answer them.
+"""Streams for transaction checks, one per broker: the broker sends them, producers answer them.
 
 There is none while no producer is known here. After a stream has broken, the next one begins with all topics.
 """

@@ -59,9 +59,9 @@ class SendMetrics(Collector):
         """Count a probe of an avoided broker."""
         self._probes[good].inc()
 
-    def keep(self, brokers: Collection[str]) -> None:
+    def retain(self, brokers: Collection[str]) -> None:
         """Drop the counts of brokers that have left."""
-        self._ended.keep(lambda broker, outcome: broker in brokers)
+        self._ended.retain(lambda broker, outcome: broker in brokers)
 
     def collect(self) -> Iterable[Metric]:
         """Return the sends by broker and outcome."""

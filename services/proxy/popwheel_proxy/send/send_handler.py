@@ -121,7 +121,7 @@ class SendHandler:
             if not topic.queues:
                 topic = await self._make(topic, messages)
             if message.send_queue:
-                return send_answer(messages, await self._store_in_turn(call, topic, messages))
+                return send_answer(messages, await self._store_in_order(call, topic, messages))
             return send_answer(messages, await self._store(call, topic, messages))
         if not messages:
             raise StatusError(Code.BAD_REQUEST, "the request holds no message")
@@ -186,14 +186,14 @@ class SendHandler:
         """Store as `_store` does, with a refusal in the place of each message's offset or handle."""
         try:
             if part.send_queue:
-                return await self._store_in_turn(call, part.topic, messages)
+                return await self._store_in_order(call, part.topic, messages)
             return await self._store(call, part.topic, messages)
         except StatusError as error:
             if isinstance(error, LimitError):
                 self._metrics.limit_hit(error.limit)
             return [error] * len(messages)
 
-    async def _store_in_turn(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
+    async def _store_in_order(self, call: Call, topic: Topic, messages: list[ClientMessage]) -> Stored:
         """Put messages of one send queue into their queue, behind all earlier sends of it at this proxy.
 
         Raises:
@@ -209,7 +209,7 @@ class SendHandler:
             only = place_of(topic.name, send_queue, homes, queues) if homes else None
             return await self._store(call, topic, messages, only)
 
-        return await self._send_queues.in_turn(topic.name, send_queue, wait_s, store)
+        return await self._send_queues.run_in_order(topic.name, send_queue, wait_s, store)
 
     async def _store(
         self,
@@ -251,7 +251,7 @@ class SendHandler:
         elif place is None and not self._brokers.names:
             raise StatusError(Code.HA_NOT_AVAILABLE, "no broker is there now; try again")
         tries = SendTries(only)
-        send = Send(topic, messages, call.deadline, pick, self._look_up, tries, place, failure)
+        send = Send(topic, messages, call.deadline, pick, self._lookup, tries, place, failure)
         return await self._retry.retry(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
@@ -270,7 +270,7 @@ class SendHandler:
         place = self._pick(topic, past)
         return None if place is None else (place[0], level_of(priority, topic.queues))
 
-    def _look_up(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
+    def _lookup(self, topic: Topic, messages: list[ClientMessage]) -> Topic:
         """Return the topic that has the name of `topic` now, if it takes these messages."""
         now = self._catalog.topic_now(topic)
         if now.type != topic.type:

@@ -46,7 +46,7 @@ class SendQueues:
     """The send queues of message groups and lite topics with sends in flight.
 
     Args:
-        waiting_max: so many sends may wait for others; topics share it.
+        waiting_max: limit of the sends that wait for others; topics share it.
     """
 
     def __init__(self, waiting_max: int) -> None:
@@ -63,7 +63,7 @@ class SendQueues:
         """Send queues with a send in flight."""
         return len(self._last)
 
-    async def in_turn(
+    async def run_in_order(
         self,
         topic: str,
         send_queue: str,

@@ -30,14 +30,14 @@ Stored = Sequence[int] | Sequence[str]
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One send after its first failure.
+    """A send after its first failure.
 
     Args:
         topic: their topic, as this proxy knows it.
         messages: the messages.
         deadline: until when its client waits, in seconds of the monotonic clock; None if for ever.
         pick: returns the next place in turn for a topic, past some groups; None if no group has a master.
-        look_up: returns the topic that has the name now; raises `StatusError` if none takes the messages.
+        lookup: returns the topic that has the name now; raises `StatusError` if none takes the messages.
         tries: what is known of its tries.
         place: where the last one was; None if there was nowhere to go.
         failure: how that ended; None if nothing was sent.
@@ -49,7 +49,7 @@ class Send:
     messages: list[ClientMessage]
     deadline: float | None
     pick: Callable[[Topic, Collection[str]], Place | None]
-    look_up: Callable[[Topic, list[ClientMessage]], Topic]
+    lookup: Callable[[Topic, list[ClientMessage]], Topic]
     tries: SendTries
     place: Place | None
     failure: StatusError | RpcError | None
@@ -64,7 +64,7 @@ class Send:
         Raises:
             StatusError: there is none, or it does not take them.
         """
-        topic = self.look_up(self.topic, self.messages)
+        topic = self.lookup(self.topic, self.messages)
         if topic.id == self.topic.id:
             return False
         if self.tries.only is not None and self.tries.only[1] >= topic.queues:

@@ -13,7 +13,7 @@ from popwheel_common.shares import Shares
 from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.session.client_facts import FILTER_LENGTH_MAX, NAMES_MAX, UNKNOWN, ClientFacts
 
-GONE_AT_ONCE_MAX = 5_000
+LOST_AT_ONCE_MAX = 5_000
 """Clients found to be gone in one scan; the next scan finds more."""
 FACTS_BYTES_MAX = 64 * 1024 * 1024
 """Approximate memory of clients' topic lists; of further lists only the lengths are stored."""
@@ -230,7 +230,7 @@ class Clients:
         if broken and self.user_of(client_id) == user:
             self._broken_at.setdefault(client_id, now)
 
-    def gone(self, client_id: str) -> None:
+    def remove(self, client_id: str) -> None:
         """Remove a client that terminates."""
         known = self._clients.pop(client_id, None)
         if known is not None:
@@ -243,23 +243,23 @@ class Clients:
         """Remove clients that have gone without a goodbye.
 
         Returns:
-            Their ids, of `GONE_AT_ONCE_MAX` clients at the most.
+            Their ids, of `LOST_AT_ONCE_MAX` clients at the most.
         """
         ended: list[str] = []
-        while self._broken_at and len(ended) < GONE_AT_ONCE_MAX:
+        while self._broken_at and len(ended) < LOST_AT_ONCE_MAX:
             client_id, since = next(iter(self._broken_at.items()))
             if now - since < self._grace_s:
                 break
             if (client_id, self._clients[client_id].user) in self._open_calls:  # it has come back
                 del self._broken_at[client_id]
                 continue
-            self.gone(client_id)
+            self.remove(client_id)
             ended.append(client_id)
-        while self._clients and len(ended) < GONE_AT_ONCE_MAX:
+        while self._clients and len(ended) < LOST_AT_ONCE_MAX:
             client_id, known = next(iter(self._clients.items()))
             if now - known.seen_at < self._expiry_s:
                 break
-            self.gone(client_id)
+            self.remove(client_id)
             ended.append(client_id)
         return ended
 

@@ -10,7 +10,7 @@ PAIRS_MAX = 200_000
 
 
 class Producer(NamedTuple):
-    """One Telemetry stream of a client that sends.
+    """A Telemetry stream of a client that sends.
 
     Args:
         client_id: its client; all streams of a client id share one quota.

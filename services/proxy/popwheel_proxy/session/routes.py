@@ -65,7 +65,7 @@ class Routes:
         def add(broker: str, queue: int) -> None:
             response.message_queues.append(_queue(request.topic, topic, broker, queue, endpoints))
 
-        await self._for_each_queue(range(topic.queues), add)
+        await self._add_queues(range(topic.queues), add)
         return response
 
     async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
@@ -87,10 +87,10 @@ class Routes:
             assigned = _queue(request.topic, topic, broker, queue, endpoints)
             response.assignments.append(Assignment(message_queue=assigned))
 
-        await self._for_each_queue(range(topic.queues) if is_by_queue else (_ANY_QUEUE,), add)
+        await self._add_queues(range(topic.queues) if is_by_queue else (_ANY_QUEUE,), add)
         return response
 
-    async def _for_each_queue(self, queues: Sequence[int], add: Callable[[str, int], None]) -> None:
+    async def _add_queues(self, queues: Sequence[int], add: Callable[[str, int], None]) -> None:
         """Call `add` with each broker and each of its queues; many queues take several turns of the loop."""
         names = self._names()
         if len(names) * len(queues) <= PIECE:
@@ -130,17 +130,16 @@ def advertised_endpoints(options: ProxyOptions, asked: Endpoints) -> Endpoints:
     """Return the endpoints for clients: the advertised address, or the one they asked with.
 
     Args:
-        options: `advertised_host`, `advertised_port`.
+        options: `advertised_address`.
         asked: the endpoints that the client used; may be empty.
     """
-    if options.advertised_host:
-        addresses = [Address(host=options.advertised_host, port=options.advertised_port or options.grpc_port)]
+    advertised = options.advertised
+    if advertised.host:
+        addresses = [Address(host=advertised.host, port=advertised.port or options.grpc_port)]
     elif asked.addresses and asked.addresses[0].host:
-        addresses = [
-            Address(host=address.host, port=options.advertised_port or address.port) for address in asked.addresses
-        ]
+        addresses = [Address(host=address.host, port=advertised.port or address.port) for address in asked.addresses]
     else:
-        addresses = [Address(host=options.grpc_host, port=options.advertised_port or options.grpc_port)]
+        addresses = [Address(host=options.grpc_host, port=advertised.port or options.grpc_port)]
     scheme = address_scheme(addresses[0].host)
     if scheme == AddressScheme.DOMAIN_NAME:
         del addresses[1:]  # clients refuse several names

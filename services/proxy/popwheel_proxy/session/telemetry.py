@@ -73,7 +73,7 @@ _ATTEMPTS_MAX = 17
 
 
 class Session:
-    """One Telemetry stream of a client.
+    """A Telemetry stream of a client.
 
     Args:
         stream: the stream.

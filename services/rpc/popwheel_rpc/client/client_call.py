@@ -1,4 +1,4 @@
-"""One call at its caller, over a socket: from the request to the trailers."""
+"""Call at its caller, over a socket: from the request to the trailers."""
 
 import asyncio
 from collections import deque

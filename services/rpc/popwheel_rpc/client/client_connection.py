@@ -1,4 +1,4 @@
-"""One connection to a server: its streams and the calls on them."""
+"""Connection to a server: its streams and the calls on them."""
 
 import asyncio
 import ssl

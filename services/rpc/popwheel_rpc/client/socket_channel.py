@@ -22,7 +22,7 @@ _BACK_OFF_FIRST_S = 0.05
 _BACK_OFF_MAX_S = 5.0
 _BACK_OFF_FACTOR = 1.6
 _ATTEMPTS_MAX = 3
-_BLOCKS_KEPT = 256
+_BLOCKS_CACHED = 256
 
 
 def connect(
@@ -167,7 +167,7 @@ class SocketChannel:
             if cluster:
                 fields.append((CLUSTER_HEADER.encode(), cluster.encode()))
             block = hpack.encode(fields)
-            if len(self._blocks) < _BLOCKS_KEPT:
+            if len(self._blocks) < _BLOCKS_CACHED:
                 self._blocks[path] = block
         more: list[hpack.Field] = []
         if deadline is not None:

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection without its socket (RFC 9113): bytes in, events out; output bytes wait to be taken.
+"""HTTP/2 connection without its socket (RFC 9113): bytes in, events out; output bytes wait to be taken.
 
 The class serves both sides. It knows streams, windows, settings, pings and headers; the content of a stream is
 its owner's business (`popwheel_rpc.http2.grpc_messages`). It is passed the time and never waits.

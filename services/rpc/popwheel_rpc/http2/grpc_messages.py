@@ -106,13 +106,13 @@ class MessageReader:
             at += len(part)
             self._missing -= len(part)
             if self._missing:
-                self._keep(part)
+                self._buffer(part)
                 return messages
             messages.append(b"".join((*self._parts, part)) if self._parts else part)
             self._prefix = b""
             self._parts.clear()
 
-    def _keep(self, part: bytes) -> None:
+    def _buffer(self, part: bytes) -> None:
         """Keep a part; small ones together: whoever sends single bytes must not make us keep an object for each."""
         if self._parts and len(self._parts[-1]) < _PART_BYTES_MIN:
             self._parts[-1] += part

@@ -6,11 +6,11 @@ from popwheel_rpc.http2 import hpack
 from popwheel_rpc.http2.head_template import CHANGING, HeadTemplate, template_of
 from popwheel_rpc.http2.headers import HeaderField, RequestHead, read_field, read_request
 
-_HEADS_KEPT: Final = 64
+_HEADS_CACHED: Final = 64
 _LIST_BYTES_MAX: Final = 2048
 _BLOCK_BYTES_MAX: Final = 1024
 _MISSES_MAX: Final = 64
-_TEMPLATES_KEPT: Final = 8
+_TEMPLATES_CACHED: Final = 8
 
 
 class HeadReader:
@@ -82,17 +82,17 @@ class HeadReader:
             self._known.clear()
             self._templates.clear()
         elif self._decoder.generation == generation and head.list_bytes <= _LIST_BYTES_MAX:
-            self._keep(block, head)
+            self._cache(block, head)
         return head
 
-    def _keep(self, block: bytes, head: RequestHead) -> None:
+    def _cache(self, block: bytes, head: RequestHead) -> None:
         """Cache a block, or a template for those that are like it."""
         template = template_of(block, self._decoder.literals(block), head, self._list_bytes_max)
         if template is not None:
             self._templates.insert(0, template)
-            del self._templates[_TEMPLATES_KEPT:]
+            del self._templates[_TEMPLATES_CACHED:]
             return
-        if len(self._known) >= _HEADS_KEPT:
+        if len(self._known) >= _HEADS_CACHED:
             self._known.clear()
         self._known[block] = head
 

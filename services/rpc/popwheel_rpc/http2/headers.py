@@ -13,7 +13,7 @@ _CONNECTION_FIELDS: Final = frozenset(
 )
 _REQUEST_PSEUDO: Final = frozenset((":method", ":scheme", ":authority", ":path"))
 _TRANSPORT_FIELDS: Final = frozenset((b"te", b"content-type", b"content-length"))
-_NAMES_KEPT: Final = 512
+_NAMES_CACHED: Final = 512
 
 
 class Kind(IntEnum):
@@ -77,7 +77,7 @@ class ResponseHead:
     fields: dict[str, str]
 
 
-@lru_cache(maxsize=_NAMES_KEPT)
+@lru_cache(maxsize=_NAMES_CACHED)
 def _read_name(name: bytes) -> tuple[Kind, str]:
     """Return kind and text of a name; for a fault, the error."""
     if name[:1] == b":":

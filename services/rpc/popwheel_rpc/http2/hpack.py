@@ -45,7 +45,7 @@ _STATIC_NAMES: Final = {field[0]: index for index, field in reversed(list(enumer
 _FIRST_DYNAMIC: Final = len(STATIC_TABLE) + 1
 _BEFORE_DYNAMIC: Final = 0x80 | _FIRST_DYNAMIC - 1
 """Offset from the byte that names an entry of the dynamic table to its place there, which counts from the end."""
-_LITERALS_KEPT: Final = 32
+_LITERALS_CACHED: Final = 32
 _LITERAL_BYTES_MAX: Final = 128
 
 
@@ -214,7 +214,7 @@ class BlockReader(Generic[Read]):
             if self._table_bytes > self._table_size:
                 self._evict()
         elif raw and name not in self._changing:
-            if len(self._literals) >= _LITERALS_KEPT:
+            if len(self._literals) >= _LITERALS_CACHED:
                 self._literals.clear()
             self._literals[raw] = entry
         return entry, at

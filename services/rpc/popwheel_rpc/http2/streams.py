@@ -1,4 +1,4 @@
-"""One stream of a connection and its window, and the memory of those that are closed (RFC 9113, 5.1 and 5.2)."""
+"""Stream of a connection and its window, and the memory of those that are closed (RFC 9113, 5.1 and 5.2)."""
 
 from collections import deque
 from enum import Enum, auto

@@ -73,7 +73,7 @@ class ControllerChannel:
                 answer = await self._channels[number].call(method, request, timeout_s=share_s, metadata=metadata)
             except (StatusError, RpcError) as error:
                 failures.append(error)
-                if not _may_go_on(error):
+                if not _may_ask_next(error):
                     break
                 self._pass_by(number)
             else:
@@ -111,7 +111,7 @@ class _Stream(Generic[Response, Request]):
         try:
             message = await self._stream.receive()
         except (StatusError, RpcError) as error:
-            if _may_go_on(error):
+            if _may_ask_next(error):
                 self._pass_by()
             raise
         if message is None:
@@ -163,7 +163,7 @@ def _may_be_done(failure: StatusError | RpcError) -> bool:
     return not isinstance(failure, NotProcessedError)
 
 
-def _may_go_on(error: StatusError | RpcError) -> bool:
+def _may_ask_next(error: StatusError | RpcError) -> bool:
     """Return whether another controller may be asked, as this one does not lead, or is unreachable.
 
     A controller that aborts a call refuses with HA_NOT_AVAILABLE, too, and so does one of an earlier release that does

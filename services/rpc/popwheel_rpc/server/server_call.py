@@ -1,4 +1,4 @@
-"""One call at a server, from its headers to its trailers."""
+"""Call at a server, from its headers to its trailers."""
 
 import asyncio
 from collections import deque
@@ -298,7 +298,7 @@ class UnaryCall(ServerCall):
 class StreamCall(ServerCall):
     """A call with any number of messages each way: the `Stream` of its handler."""
 
-    __slots__ = ("_caller_ended", "_kept_end", "_messages", "_opening_bytes", "_receiver", "_senders", "_silent")
+    __slots__ = ("_caller_ended", "_messages", "_opening_bytes", "_receiver", "_retained_end", "_senders", "_silent")
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class StreamCall(ServerCall):
         self._opening_bytes = self.counted_bytes
         # Trailers, if the caller had not sent anything when its handler ended.
         self._silent = False
-        self._kept_end: bytes | None = None
+        self._retained_end: bytes | None = None
         self._caller_ended = False
         self._receiver: asyncio.Future[None] | None = None
         self._senders: list[asyncio.Future[None]] = []
@@ -370,7 +370,7 @@ class StreamCall(ServerCall):
 
     def _send_trailers(self, trailers: bytes) -> None:
         if self._silent:
-            self._kept_end = trailers
+            self._retained_end = trailers
         else:
             super()._send_trailers(trailers)
 
@@ -379,9 +379,9 @@ class StreamCall(ServerCall):
         self._messages.clear()
         self._wake_receiver()
         self._wake_senders()
-        if self._kept_end is not None:
+        if self._retained_end is not None:
             assert self._reader is not None
-            self._connection.end_later(self.stream_id, self._kept_end, self._started, self._reader.partial)
+            self._connection.end_later(self.stream_id, self._retained_end, self._started, self._reader.partial)
 
     def _wake_receiver(self) -> None:
         if self._receiver is not None and not self._receiver.done():

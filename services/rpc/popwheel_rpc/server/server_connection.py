@@ -1,4 +1,4 @@
-"""One accepted socket: bytes to the HTTP/2 connection, its events to calls, its frames back to the socket."""
+"""Accepted socket: bytes to the HTTP/2 connection, its events to calls, its frames back to the socket."""
 
 import asyncio
 import ssl
@@ -64,7 +64,7 @@ class ServerConnection(Carrier):
         # The share of this connection in the server's totals, as last reported.
         self._received_reported = 0
         self._unsent_reported = 0
-        self._let_go = False
+        self._is_closed_down = False
 
     # Callbacks of the loop
 
@@ -277,7 +277,7 @@ class ServerConnection(Carrier):
 
     @property
     def received_total(self) -> int:
-        if self._transport is None or self._let_go:
+        if self._transport is None or self._is_closed_down:
             self._received_reported = 0
         else:
             encrypted = 0 if self._tls is None else self._tls.unfinished_bytes
@@ -286,7 +286,7 @@ class ServerConnection(Carrier):
 
     @property
     def unsent_total(self) -> int:
-        if self._transport is None or self._let_go:
+        if self._transport is None or self._is_closed_down:
             self._unsent_reported = 0
         else:
             self._unsent_reported = self.http2.outbox.queued_bytes + self._transport.get_write_buffer_size()
@@ -364,7 +364,7 @@ class ServerConnection(Carrier):
             self._transport.close()
 
     def abort_for(self, limit: str) -> None:
-        self._let_go = True
+        self._is_closed_down = True
         self.server.observer.limit_hit(limit)
         log.info("connection closed", peer=self.peer, limit=limit)
         self.abort()

@@ -40,7 +40,7 @@ class CertificateFiles:
         self._key = key
         self._authority = authority
         self._both_sides = both_sides
-        self._stamps = self._look()
+        self._stamps = self._read_stamps()
         self.trouble = ""
         """Reason why the files' current content is not in use; empty if it is."""
         self._load()
@@ -63,7 +63,7 @@ class CertificateFiles:
 
     def refresh(self) -> None:
         """Load changed files."""
-        stamps = self._look()
+        stamps = self._read_stamps()
         if stamps == self._stamps:
             return
         try:
@@ -71,7 +71,7 @@ class CertificateFiles:
             self.trouble = ""
             log.info("loaded a certificate", file=str(self._certificate))
         except (OSError, ValueError) as error:
-            if stamps != self._look():
+            if stamps != self._read_stamps():
                 return  # they changed while they were read: the next call loads them
             self.trouble = str(error)
             log.warning(
@@ -81,7 +81,7 @@ class CertificateFiles:
             )
         self._stamps = stamps
 
-    def _look(self) -> _Stamps:
+    def _read_stamps(self) -> _Stamps:
         return tuple(map(_stamp, (self._certificate, self._key, self._authority)))
 
     def _load(self) -> None:

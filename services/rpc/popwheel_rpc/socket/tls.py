@@ -83,7 +83,7 @@ def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 
 class TlsSession:
-    """One TLS connection: encrypted bytes in, plain bytes out, and the other way round.
+    """A TLS connection: encrypted bytes in, plain bytes out, and the other way round.
 
     Args:
         context: certificates and what is to be checked.

@@ -103,7 +103,7 @@ class MemoryLog:
             raise StatusError(Code.INTERNAL_ERROR, "the disk is full")
         epochs = EpochHistory(self.epochs)
         for found in raw_records.checked_records(position, data):
-            epochs.note(found.epoch, found.position)
+            epochs.record(found.epoch, found.position)
         self.epochs = epochs
         self.data += data
         self.next_offset += len(raw_records.checked_records(position, data))
@@ -118,7 +118,7 @@ class MemoryLog:
             raise OSError("the device refused")
         self.synced_position = max(self.synced_position, min(target, self.end_position))
 
-    def confirm(self, position: int) -> None:
+    def commit(self, position: int) -> None:
         position = min(position, self.end_position)
         if position <= self.high_watermark:
             return

@@ -230,7 +230,7 @@ class Replica:
         log = self.log
         log.epochs.begin(state.epoch, log.end_position)
         log.synced_position = log.end_position
-        log.confirm(log.end_position)
+        log.commit(log.end_position)
         self.members = SyncStateSet(
             self.number,
             state,
@@ -279,7 +279,7 @@ class Replica:
 
     def _watermark(self) -> None:
         if self.members is not None:
-            self.log.confirm(self.members.high_watermark)
+            self.log.commit(self.members.high_watermark)
 
     def _follower(self) -> None:
         self.followed += 1

@@ -22,11 +22,11 @@ class Table:
 
     def set(self, key: int, version: int) -> None:
         self.values[key] = version
-        self.changes.note(key, version)
+        self.changes.record(key, version)
 
     def remove(self, key: int, version: int) -> None:
         if self.values.pop(key, None) is not None:
-            self.changes.note(key, version, is_gone=True)
+            self.changes.record(key, version, is_deleted=True)
 
     def tell(self, known: dict[int, int], version: int, upto: int | None = None) -> None:
         """Give one who knows a version all that has changed since."""

@@ -1,4 +1,4 @@
-"""Where two logs part, told by their epochs alone, must be where their bytes part."""
+"""Where two logs part, reported by their epochs alone, must be where their bytes part."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ def test_epochs_and_starts_grow() -> None:
     assert EpochHistory().latest == 0
 
 
-def test_tells_who_wrote_what() -> None:
+def test_reports_who_wrote_what() -> None:
     known = history((1, 0), (3, 100), (4, 100), (7, 250))
     assert [known.epoch_at(position) for position in (-1, 0, 99, 100, 249, 250, 10_000)] == [0, 1, 1, 4, 4, 7, 7]
     assert [known.last_epoch(end) for end in (0, 1, 100, 101, 250, 251)] == [0, 1, 1, 4, 4, 7]
@@ -35,12 +35,12 @@ def test_tells_who_wrote_what() -> None:
 
 def test_is_made_again_from_records() -> None:
     known = EpochHistory()
-    assert known.note(2, 64)
-    assert not known.note(2, 128)
-    assert known.note(5, 300)
+    assert known.record(2, 64)
+    assert not known.record(2, 128)
+    assert known.record(5, 300)
     assert list(known) == [(2, 64), (5, 300)]
     with pytest.raises(CorruptDataError, match="the record at 400 is of epoch 4, though epoch 5"):
-        known.note(4, 400)
+        known.record(4, 400)
 
 
 def test_a_cut_forgets_what_began_there_or_later() -> None:
@@ -61,7 +61,7 @@ def test_where_logs_part() -> None:
         (LogOutline(0, 700, history((1, 0), (2, 100), (4, 300))), JoinPlan(500, anew=False)),
         (LogOutline(0, 250, history((1, 0), (2, 100))), JoinPlan(250, anew=False)),
         (LogOutline(0, 350, history((1, 0), (2, 100))), JoinPlan(300, anew=False)),
-        # 3 led for a while, and nobody but the follower has heard of it
+        # 3 led for a while, and nobody but the follower has learned of it
         (LogOutline(0, 400, history((1, 0), (2, 100), (3, 200))), JoinPlan(200, anew=False)),
         (LogOutline(0, 90, history((1, 0), (3, 80))), JoinPlan(80, anew=False)),
         (LogOutline(0, 120, history((1, 0), (3, 80))), JoinPlan(80, anew=False)),
@@ -83,7 +83,7 @@ def test_a_log_that_is_too_old_begins_anew() -> None:
 
 @dataclass(slots=True)
 class Written:
-    """A log whose bytes name their writer and are told apart also within an epoch: each is (epoch, place)."""
+    """A log whose bytes name their writer and are distinguished also within an epoch: each is (epoch, place)."""
 
     bytes_of: list[tuple[int, int]]
     epochs: EpochHistory
@@ -129,7 +129,7 @@ def follow(follower: Written, leader: Written, count: int, *, forgets: bool) -> 
     del follower.bytes_of[plan.position :]
     follower.epochs.cut(plan.position)
     for epoch, place in leader.bytes_of[plan.position : plan.position + count]:
-        follower.epochs.note(epoch, place)
+        follower.epochs.record(epoch, place)
         follower.bytes_of.append((epoch, place))
     end = len(follower.bytes_of)
     for position in range(end):

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from popwheel_broker.replication.lag import PositionTimes
 
 
-def test_tells_since_when_there_is_more() -> None:
+def test_reports_since_when_there_is_more() -> None:
     times = PositionTimes()
     assert times.behind_ms(0, 100, 5) == 0
-    times.note(100, 1000)
-    times.note(200, 1050)
-    times.note(300, 1055)
-    times.note(400, 1100)
-    times.note(400, 1200)
+    times.record(100, 1000)
+    times.record(200, 1050)
+    times.record(300, 1055)
+    times.record(400, 1100)
+    times.record(400, 1200)
     assert times.behind_ms(400, 400, 5000) == 0
     assert times.behind_ms(350, 400, 5000) == 3900
     assert times.behind_ms(250, 400, 5000) == 3945
@@ -30,7 +30,7 @@ def test_is_right_to_twenty_milliseconds(steps: list[tuple[int, int]], position:
     truth: list[tuple[int, int]] = []
     for length, passed in [(1, 0), *steps]:
         end, now_ms = end + length, now_ms + passed
-        times.note(end, now_ms)
+        times.record(end, now_ms)
         truth.append((end, now_ms))
     since = next((at for reached, at in truth if reached > position), None)
     said = times.behind_ms(position, end, now_ms)
@@ -43,6 +43,6 @@ def test_is_right_to_twenty_milliseconds(steps: list[tuple[int, int]], position:
 def test_what_is_long_ago_is_forgotten_by_halves() -> None:
     times = PositionTimes()
     for step in range(10_000):
-        times.note(step + 1, 20 * step)
+        times.record(step + 1, 20 * step)
     assert times.behind_ms(9_000, 10_000, 200_000) == 200_000 - 20 * 9_000
     assert 1500 * 20 <= times.behind_ms(0, 10_000, 200_000) <= 3000 * 20

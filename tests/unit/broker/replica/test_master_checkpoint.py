@@ -30,7 +30,7 @@ DISK = MemoryDisk(random.Random(0))
 
 
 class Master:
-    """Progress that changes, and what is told of it."""
+    """Progress that changes, and what is notified of it."""
 
     def __init__(self, epoch: int = 1, entries_max: int = 3, before: "Master | None" = None) -> None:
         self.buffer: MergeBuffer = MergeBuffer(1, 1, 100_000) if before is None else before.buffer
@@ -49,7 +49,7 @@ class Master:
 
     def tell(self, known_version: int) -> ReplicaCheckpoint:
         source = self.source
-        for _ in source.look():
+        for _ in source.scan():
             pass
         return source.checkpoint(known_version, 5, 7, TimerProgress(last_read_time_ms=9), [1, 2])
 
@@ -98,11 +98,11 @@ def run(steps: list[tuple[str, int, int, int]]) -> None:
         elif what == "group gone":
             master.buffer.forget_group(f"g{one}")
         elif what == "topic":
-            names_in_log.note(master.names, Names({name: other})) if other else names_in_log.forget_topic(
+            names_in_log.record(master.names, Names({name: other})) if other else names_in_log.forget_topic(
                 master.names, name
             )
         elif what == "group":
-            names_in_log.note(master.names, Names({}, {name: other})) if other else names_in_log.forget_group(
+            names_in_log.record(master.names, Names({}, {name: other})) if other else names_in_log.forget_group(
                 master.names, name
             )
         elif what == "epoch":
@@ -307,7 +307,7 @@ async def test_a_checkpoint_whose_sender_has_gone_is_stored_to_the_end(differs: 
     if fails:
         disk.fail_syncs(1)
     task = asyncio.create_task(file.store(given))
-    await disk.until_held()
+    await disk.until_stored()
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()

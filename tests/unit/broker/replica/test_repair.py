@@ -117,7 +117,7 @@ async def test_a_record_that_reaches_beyond_the_log_is_not_taken() -> None:
     assert not await mine.repairer.repair(position)
 
 
-async def test_records_are_given_that_are_good_and_held() -> None:
+async def test_records_are_given_that_are_good_and_stored() -> None:
     log = MemoryLog()
     log.epochs.begin(1, 0)
     log.write(5)
@@ -162,7 +162,7 @@ def test_impossible_constants_are_refused(values: dict[str, int], sentence: str)
         ReplicationConstants(**values)
 
 
-async def test_what_is_not_held_is_not_asked_for() -> None:
+async def test_what_is_not_stored_is_not_asked_for() -> None:
     world, _ = three()
     mine = world.replicas[0]
     for position in (mine.log.end_position, 1 << 40):

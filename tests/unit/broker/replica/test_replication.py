@@ -254,7 +254,7 @@ def test_a_change_whose_answer_was_lost_is_asked_for_again() -> None:
     in_world(story)
 
 
-def test_an_error_that_nobody_expects_while_the_set_is_kept_is_told() -> None:
+def test_an_error_that_nobody_expects_while_the_set_is_kept_is_reported() -> None:
     async def story(world: World) -> None:
         master = await world.begin()
         assert master.members is not None

@@ -42,9 +42,9 @@ def test_no_more_than_the_window_is_under_way() -> None:
 def test_everything_goes_in_the_end(steps: list[tuple[int, bool]]) -> None:
     window = SendWindow(0, CONSTANTS)
     end = 0
-    for appended, heard in steps:
+    for appended, learned in steps:
         end += appended
-        if heard:
+        if learned:
             window.received(window.sent_position)
         room = window.room(end)
         assert 0 <= room <= min(4096, end - window.sent_position)

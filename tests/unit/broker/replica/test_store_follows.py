@@ -27,7 +27,7 @@ FOLDER = Path("/slave")
 OPTIONS = with_small_timer(BrokerOptions.model_validate({"log": {"segment_bytes": 16_384, "index_entries_max": 64}}))
 
 
-async def test_what_cannot_be_folded_later_is_told() -> None:
+async def test_what_cannot_be_folded_later_is_reported() -> None:
     world = World(ManualClock(), 2)
     slave = StoreSlave(world, MemoryDisk(random.Random(1)))
 
@@ -39,7 +39,7 @@ async def test_what_cannot_be_folded_later_is_told() -> None:
         return True
 
     slave.files._fold._fold_some = does_not_fit_later  # type: ignore[method-assign]
-    slave.files.confirm(0)
+    slave.files.commit(0)
     async with asyncio.timeout(5.0):
         while not slave.failures:
             await asyncio.sleep(0)

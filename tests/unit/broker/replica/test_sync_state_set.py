@@ -63,7 +63,7 @@ class Leader:
         return self
 
 
-def test_alone_everything_is_held_at_once_and_confirmed_with_the_sync() -> None:
+def test_alone_everything_is_replicated_at_once_and_confirmed_with_the_sync() -> None:
     leader = Leader(position=100)
     assert leader.watermarks() == (100, 100)
     leader.append(200, synced=False)
@@ -143,7 +143,7 @@ def test_who_joins_too_slowly_is_left_off_and_tries_again_later() -> None:
     assert leader.watermarks() == (400, 400)
 
 
-def test_who_tries_in_vain_again_and_again_tries_ever_less_often() -> None:
+def test_a_follower_that_fails_to_join_tries_ever_less_often() -> None:
     leader = Leader(position=100)
     leader.set.connected(1, 100, 0, leader.now_ms)
     began: list[int] = []
@@ -248,7 +248,7 @@ def test_what_was_certainly_not_stored_ends_the_counting(failure: StatusError | 
 
 @pytest.mark.parametrize("first", [LOST, GIVEN_UP, NEWER, StatusError(Code.INTERNAL_SERVER_ERROR, "not stored")])
 @pytest.mark.parametrize("second", [NOBODY_REACHED, CANNOT_BE, LEADS_NOT, NEWER])
-def test_who_may_have_been_made_a_member_counts_until_a_newer_state_tells(
+def test_who_may_have_been_made_a_member_counts_until_a_newer_state_reports(
     first: StatusError | RpcError, second: StatusError | RpcError
 ) -> None:
     leader = Leader(position=100)
@@ -285,7 +285,7 @@ def test_answers_to_what_was_asked_before_change_nothing() -> None:
     assert leader.set.members == {0}
 
 
-def test_too_few_in_the_set_is_told() -> None:
+def test_too_few_in_the_set_is_reported() -> None:
     leader = Leader(ReplicationOptions(min_in_sync_replicas=2), position=100)
     assert not leader.set.enough
     calls = leader.calls
@@ -297,7 +297,7 @@ def test_too_few_in_the_set_is_told() -> None:
     assert leader.calls == calls + 2
 
 
-def test_members_that_were_never_heard_of_hold_back_all() -> None:
+def test_members_that_were_never_learned_of_hold_back_all() -> None:
     leader = Leader(members=frozenset({0, 1, 2}), position=100)
     leader.set.connected(1, 100, 100, leader.now_ms)
     assert leader.watermarks() == (0, 0)
@@ -385,7 +385,7 @@ def test_whom_the_controllers_may_elect_has_all_that_is_confirmed(
 
 @dataclass
 class Follower:
-    """What a replica really has; the master hears of it later."""
+    """What a replica really has; the master learns of it later."""
 
     end: int = 0
     synced: int = 0
@@ -434,7 +434,7 @@ class SetMachine(RuleBasedStateMachine):
             follower.synced += (follower.end - follower.synced) * synced // 4
 
     @rule(number=st.sampled_from([1, 2]))
-    def hear(self, number: int) -> None:
+    def learn(self, number: int) -> None:
         follower = self.followers[number]
         if follower.connected:
             self.set.progress(number, follower.end, follower.synced, self.now_ms)
@@ -526,9 +526,9 @@ class SetMachine(RuleBasedStateMachine):
             self.now_ms += 250
             self.sync(4)
             for number in self.followers:
-                self.hear(number)
+                self.learn(number)
                 self.follow(number, 4, 4)
-                self.hear(number)
+                self.learn(number)
             self.ask()
             if self.awaited is not None:
                 change, self.awaited = self.awaited, None

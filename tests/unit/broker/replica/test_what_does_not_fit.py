@@ -72,7 +72,7 @@ def test_a_slave_that_cannot_fold_a_good_record_says_so_and_ends(kind: type[Exce
                     else kind("it does not fit")
                 )
 
-        slave.log.confirm = does_not_fit  # type: ignore[method-assign]
+        slave.log.commit = does_not_fit  # type: ignore[method-assign]
         master.write(1)
         await world.until(lambda: bool(slave.failures))
         assert isinstance(slave.failures[0], kind)

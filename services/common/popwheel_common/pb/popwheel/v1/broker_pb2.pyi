@@ -135,6 +135,8 @@ class _MessageEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mess
     MESSAGE_RECALLED: _MessageEventKind.ValueType  # 11
     MESSAGE_COMMITTED: _MessageEventKind.ValueType  # 12
     MESSAGE_ROLLED_BACK: _MessageEventKind.ValueType  # 13
+    MESSAGE_TIME_TO_LIVE_PASSED: _MessageEventKind.ValueType  # 14
+    """It was past its time to live when it was to be delivered."""
 
 class MessageEventKind(_MessageEventKind, metaclass=_MessageEventKindEnumTypeWrapper): ...
 
@@ -159,6 +161,8 @@ MESSAGE_RELEASED: MessageEventKind.ValueType  # 10
 MESSAGE_RECALLED: MessageEventKind.ValueType  # 11
 MESSAGE_COMMITTED: MessageEventKind.ValueType  # 12
 MESSAGE_ROLLED_BACK: MessageEventKind.ValueType  # 13
+MESSAGE_TIME_TO_LIVE_PASSED: MessageEventKind.ValueType  # 14
+"""It was past its time to live when it was to be delivered."""
 Global___MessageEventKind: _TypeAlias = MessageEventKind  # noqa: Y015
 
 class _Holding:
@@ -1211,7 +1215,7 @@ class DeadLetterRedriveRequest(_message.Message):
     END_OFFSET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     limit: _builtins.int
-    """At most so many."""
+    """The most that are taken."""
     end_offset: _builtins.int
     """Only those below this offset: what comes after a redrive has begun is left."""
     def __init__(
@@ -1481,7 +1485,7 @@ class LiteOffset(_message.Message):
     policy: Global___LiteOffsetPolicy.ValueType
     offset: _builtins.int
     tail: _builtins.int
-    """So many messages before the end."""
+    """Number of messages before the end."""
     timestamp_ms: _builtins.int
     """At the first message stored at this time or later; wall clock."""
     def __init__(
@@ -2187,7 +2191,7 @@ class InFlightSummaryRequest(_message.Message):
 
     LIMIT_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """So many groups and so many clients are listed at most."""
+    """Limit of the groups that are listed, and of the clients."""
     def __init__(
         self,
         *,
@@ -2714,7 +2718,7 @@ class MessageListRequest(_message.Message):
     offset: _builtins.int
     """From this offset on in each queue."""
     last: _builtins.int
-    """In each queue so many messages before its end at the most; 0: from its beginning, or from where the others say."""
+    """At most this number of messages before the end of each queue; 0: from its beginning, or from where the others say."""
     lite_topic: _builtins.str
     """Of this lite topic of the topic."""
     def __init__(
@@ -2795,7 +2799,7 @@ class MessageTailRequest(_message.Message):
     """Of the messages to return; empty for any."""
     tag: _builtins.str
     limit: _builtins.int
-    """At most so many messages are returned."""
+    """Limit of the messages that are returned."""
     @_builtins.property
     def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___TailPlace]:
         """`places` of the answer before. Empty: only the ends of the queues are returned."""
@@ -3532,7 +3536,7 @@ class ReplicaCheckpoint(_message.Message):
     GONE_TOPICS_FIELD_NUMBER: _builtins.int
     GONE_GROUPS_FIELD_NUMBER: _builtins.int
     REST_FROM_FIELD_NUMBER: _builtins.int
-    LOOKED_POSITION_FIELD_NUMBER: _builtins.int
+    SCANNED_POSITION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
@@ -3547,7 +3551,7 @@ class ReplicaCheckpoint(_message.Message):
     """Not 0: there is more than goes into one message. What has changed after this version follows, as a difference from
     it, for which to ask at once.
     """
-    looked_position: _builtins.int
+    scanned_position: _builtins.int
     """Where the log ended when the offsets began to be looked at, which for parts of one look is the same, and may be well
     before `high_watermark`: what was set by hand behind it need not be in them.
     """
@@ -3588,11 +3592,11 @@ class ReplicaCheckpoint(_message.Message):
         gone_topics: _abc.Iterable[_builtins.str] | None = ...,
         gone_groups: _abc.Iterable[_builtins.str] | None = ...,
         rest_from: _builtins.int = ...,
-        looked_position: _builtins.int = ...,
+        scanned_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "looked_position", b"looked_position", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "scanned_position", b"scanned_position", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3800,7 +3804,7 @@ class SampleActivityRequest(_message.Message):
     since: _builtins.int
     """`number` of the sample before; 0 for none."""
     topics_max: _builtins.int
-    """So many topics and groups at the most, those of most activity or lag first."""
+    """Limits of topics and groups, those of most activity or lag first."""
     groups_max: _builtins.int
     peek: _builtins.bool
     """Only a look: the next sample counts from the one before this. Groups come by their lag in time, the longest first."""
@@ -4083,8 +4087,8 @@ class GroupStanding(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     waiting: _builtins.int
-    """Messages of its topics that it has yet to take, and those that wait to be tried again. Not there: it reads so many
-    queues that they were not counted.
+    """Messages of its topics that it has yet to take, and those that wait to be tried again. Not there: it reads too
+    many queues to count them.
     """
     retrying: _builtins.int
     in_flight: _builtins.int

@@ -63,6 +63,7 @@ class Topic(_message.Message):
     LITE_EXPIRATION_MS_FIELD_NUMBER: _builtins.int
     MESSAGE_GROUP_QUEUES_FIELD_NUMBER: _builtins.int
     PAUSED_MS_FIELD_NUMBER: _builtins.int
+    EXPIRED_MESSAGES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     type: Global___TopicType.ValueType
     queues: _builtins.int
@@ -76,6 +77,8 @@ class Topic(_message.Message):
     """
     paused_ms: _builtins.int
     """Since when nothing of it is delivered, in milliseconds since 1970; 0: it is not paused."""
+    expired_messages: _builtins.str
+    """Where messages past their time to live go: `drop` or `dead_letter`. Empty: they are delivered."""
     def __init__(
         self,
         *,
@@ -86,10 +89,11 @@ class Topic(_message.Message):
         lite_expiration_ms: _builtins.int = ...,
         message_group_queues: _builtins.int = ...,
         paused_ms: _builtins.int = ...,
+        expired_messages: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lite_expiration_ms", b"lite_expiration_ms", "message_group_queues", b"message_group_queues", "name", b"name", "paused_ms", b"paused_ms", "queues", b"queues", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired_messages", b"expired_messages", "id", b"id", "lite_expiration_ms", b"lite_expiration_ms", "message_group_queues", b"message_group_queues", "name", b"name", "paused_ms", b"paused_ms", "queues", b"queues", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

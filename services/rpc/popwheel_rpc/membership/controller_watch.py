@@ -20,7 +20,7 @@ _TOGETHER_MAX = 50
 _logger = structlog.get_logger()
 
 
-class ControllerFollower:
+class ControllerWatch:
     """Applies the updates of `Controller.Watch` to a view; reconnects, for ever, when the stream ends.
 
     While the controller is away the view stays as it was last received.

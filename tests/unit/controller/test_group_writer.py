@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from popwheel_common.errors import CorruptDataError
 from popwheel_controller.broker_groups.broker_group import GroupState, ReplicaRecord
-from popwheel_controller.broker_groups.group_keeper import GroupKeeper
+from popwheel_controller.broker_groups.group_writer import GroupWriter
 from popwheel_controller.store.file_state_store import FileStateStore
 from popwheel_controller.store.state_store import group_document_name
 from tests.harness.memory_disk import MemoryDisk
@@ -23,40 +23,40 @@ DOCUMENT = group_document_name("b0")
 
 async def test_a_group_that_was_deleted_is_stored_again_however_often_that_fails() -> None:
     store = MemoryStore()
-    keeper = GroupKeeper(store, 10, lambda: None)
-    known = await keeper.change("b0", lambda state: FIRST)
+    group_writer = GroupWriter(store, 10, lambda: None)
+    known = await group_writer.change("b0", lambda state: FIRST)
     del store.history[DOCUMENT]
     store.failing_writes = 3
     for _ in range(3):
         with pytest.raises(OSError, match="full"):
-            await keeper.poll_store(await store.versions())
+            await group_writer.poll_store(await store.versions())
     assert not store.history.get(DOCUMENT)
-    await keeper.poll_store(await store.versions())
+    await group_writer.poll_store(await store.versions())
     assert len(store.history[DOCUMENT]) == 1
-    await keeper.poll_store(await store.versions())
+    await group_writer.poll_store(await store.versions())
     assert len(store.history[DOCUMENT]) == 1
-    assert keeper.states["b0"] == known
+    assert group_writer.states["b0"] == known
 
 
 async def test_who_looks_at_a_group_is_let_go_in_time_though_the_device_hangs() -> None:
     """A lead ends with its lease, whatever the store does; what was begun is done to its end all the same."""
     disk = MemoryDisk(random.Random(1))
     store, name = FileStateStore(Path("/data"), disk), group_document_name("b0")
-    keeper = GroupKeeper(store, 10, lambda: None)
-    await keeper.change("b0", lambda state: FIRST)
+    group_writer = GroupWriter(store, 10, lambda: None)
+    await group_writer.change("b0", lambda state: FIRST)
     disk.remove(Path("/data/broker-groups/b0.json"))  # so it is stored again
     disk.hold_syncs()
-    looking = asyncio.create_task(keeper.refresh("b0"))
-    await disk.until_held()
+    looking = asyncio.create_task(group_writer.refresh("b0"))
+    await disk.until_stored()
     looking.cancel()
     for _ in range(3):
         await asyncio.sleep(0)
     was_let_go = looking.cancelled()
     disk.release_syncs()
     assert was_let_go
-    await keeper.finish()
+    await group_writer.finish()
     assert await store.read(name) is not None
-    changed = await keeper.change("b0", lambda state: None if state is None else state.resigned())
+    changed = await group_writer.change("b0", lambda state: None if state is None else state.resigned())
     assert changed is not None and changed.version == 3
 
 
@@ -76,8 +76,8 @@ async def test_a_change_that_its_caller_does_not_wait_for_fails_without_an_error
             return await super().write(name, document, expected)
 
     store = SlowStore()
-    keeper = GroupKeeper(store, 10, lambda: None)
-    caller = asyncio.create_task(keeper.change("b0", lambda state: FIRST))
+    group_writer = GroupWriter(store, 10, lambda: None)
+    caller = asyncio.create_task(group_writer.change("b0", lambda state: FIRST))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     caller.cancel()
@@ -85,10 +85,10 @@ async def test_a_change_that_its_caller_does_not_wait_for_fails_without_an_error
         await caller
     goes_on.set()
     with capture_logs() as lines:
-        await keeper.finish()
+        await group_writer.finish()
         await asyncio.sleep(0)
     gc.collect()
     assert untaken == []
-    assert ("b0" in keeper.states) is (error is None)
+    assert ("b0" in group_writer.states) is (error is None)
     # What the store says is told once; what nobody foresaw, too.
     assert [line["log_level"] for line in lines] == ([] if error is None else ["error"])

@@ -37,7 +37,7 @@ class _Waiting:
 _Done = list[tuple[_Waiting, ClusterUpdate | None]]
 
 
-class StateKeeper:
+class StateWriter:
     """Owner of the current state and its changes.
 
     Args:

@@ -37,7 +37,7 @@ _SHOWN_MAX = 10
 _logger = structlog.get_logger()
 
 
-class GroupKeeper:
+class GroupWriter:
     """Cache of the stored states of all broker groups, and the only writer of them.
 
     Args:

@@ -26,8 +26,8 @@ _Pair = tuple[str, str]
 _RESUME_ONE_IN = 32
 
 
-class _Line:
-    """One message-group queue; it is not empty.
+class _MessageGroupQueue:
+    """A message-group queue; it is not empty.
 
     Args:
         key: hash of the message group; for a message without one its offset, as a negative number.
@@ -49,8 +49,8 @@ class _Line:
         return member
 
 
-class Lines:
-    """All message-group queues of a broker.
+class MessageGroupQueues:
+    """Message-group queues of a broker.
 
     Args:
         blocked_max: limit of blocked messages; past it no more are read until some were delivered.
@@ -58,9 +58,9 @@ class Lines:
 
     def __init__(self, blocked_max: int) -> None:
         self._blocked_max = blocked_max
-        self._lines: dict[_Pair, dict[int, dict[int, _Line]]] = {}
+        self._lines: dict[_Pair, dict[int, dict[int, _MessageGroupQueue]]] = {}
         """Message-group queues by group and topic, queue, and key."""
-        self._ready: dict[_Pair, dict[_Line, None]] = {}
+        self._ready: dict[_Pair, dict[_MessageGroupQueue, None]] = {}
         self.blocked = Shares()
         """Number of blocked messages by group: read and not delivered."""
         self.blocked_of: dict[_Pair, int] = {}
@@ -80,7 +80,7 @@ class Lines:
         """Return whether a group has read messages of a topic in order and not acknowledged them."""
         return (group, topic) in self._lines
 
-    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[int, _Line]:
+    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[int, _MessageGroupQueue]:
         """Return the message-group queues of a queue, by hash of the message group.
 
         A message without one is free: when it is read it may be delivered.
@@ -130,7 +130,7 @@ class Lines:
             key = hashes[index] or -1 - offset
             line = lines.get(key)
             if line is None:
-                line = lines[key] = _Line(key)
+                line = lines[key] = _MessageGroupQueue(key)
                 line.order.append(offset)
                 line.members[offset] = (delivery, index)
                 if is_blocked:
@@ -146,7 +146,7 @@ class Lines:
                 blocked -= 1
             line.members[offset] = (delivery, index)
             blocked += is_blocked
-            if self._look(pair, line) and delivery.sources:
+            if self._update_readiness(pair, line) and delivery.sources:
                 self.on_ready(*pair)
         self._count(pair, blocked)
 
@@ -167,7 +167,7 @@ class Lines:
             del line.members[offset]
             blocked += delivery.is_blocked
             if line.members:
-                if self._look(pair, line):
+                if self._update_readiness(pair, line):
                     self.on_ready(*pair)
             else:
                 del lines[line.key]
@@ -181,7 +181,7 @@ class Lines:
         if not queues:
             self.on_free(*pair)
 
-    def _look(self, pair: _Pair, line: _Line) -> bool:
+    def _update_readiness(self, pair: _Pair, line: _MessageGroupQueue) -> bool:
         """Record whether a line's head is ready; return whether it has become so."""
         if not line.head()[0].is_blocked:
             self._not_ready(pair, line)
@@ -192,7 +192,7 @@ class Lines:
         ready[line] = None
         return True
 
-    def _not_ready(self, pair: _Pair, line: _Line) -> None:
+    def _not_ready(self, pair: _Pair, line: _MessageGroupQueue) -> None:
         ready = self._ready.get(pair)
         if ready is not None and line in ready:
             del ready[line]
@@ -233,8 +233,8 @@ def revive_queue_of(group: str, topic: str, queue_id: int) -> int:
     return (crc32(f"{group} {topic}".encode()) + queue_id) % REVIVE_QUEUES
 
 
-_NO_LINES: dict[int, _Line] = {}
-_NO_QUEUES: dict[int, dict[int, _Line]] = {}
+_NO_LINES: dict[int, _MessageGroupQueue] = {}
+_NO_QUEUES: dict[int, dict[int, _MessageGroupQueue]] = {}
 
 
 def _nobody(group: str, topic: str) -> None:
