@@ -213,6 +213,7 @@ def deleted_groups_keep_what_they_were_given(patch: pytest.MonkeyPatch) -> None:
 
 
 CAUGHT_BY: dict[Plant, int] = {
+    registrations_end_with_the_first_stream: 10,
     notifications_are_ignored_while_a_pop_is_under_way: 7,
     interests_are_not_registered_again: 3,
     send_queues_do_not_wait: 12,

@@ -223,6 +223,8 @@ def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
 
 
 CAUGHT_BY: dict[Plant, int] = {
+    checkpoints_are_said_to_be_fresh: 13,
+    ages_of_checkpoints_are_not_reported: 5,
     slaves_that_fall_silent_are_left_out_without_asking: 18,
     nobody_looks_at_epochs: 4,
     checkpoints_of_older_epochs_are_taken: 16,
