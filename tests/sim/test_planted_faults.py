@@ -475,6 +475,7 @@ SETTINGS: dict[Plant, dict[str, Any]] = {
 """What is not drawn with a planted fault."""
 
 CAUGHT_BY: dict[Plant, int] = {
+    deleted_groups_keep_what_they_were_given: 38,
     sends_are_confirmed_without_sync: 26,
     the_timer_is_saved_before_what_fired: 30,
     resets_are_not_written_down: 54,
