@@ -481,7 +481,6 @@ CAUGHT_BY: dict[Plant, int] = {
     resets_are_not_written_down: 54,
     half_messages_outlive_their_topic: 25,
     one_group_may_take_all: 19,
-    deleted_groups_keep_what_they_were_given: 38,
     what_has_fired_is_forgotten: 1,
     slots_are_skipped: 2,
 }
