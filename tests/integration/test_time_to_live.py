@@ -39,6 +39,10 @@ async def test_expired_messages_end_for_each_group(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=server.http_url) as http, MessagingClient(server.grpc_address) as client:
             made = await http.post("/api/v1/topics", json={"name": TOPIC, "expired_messages": "drop"})
             assert made.json()["expired_messages"] == "drop", made.text
+            plain = await http.patch(f"/api/v1/topics/{TOPIC}", json={"expired_messages": "deliver"})
+            assert plain.json()["changes"] == [{"field": "expired_messages", "before": "drop", "after": "deliver"}]
+            again = await http.patch(f"/api/v1/topics/{TOPIC}", json={"expired_messages": "drop"})
+            assert again.json()["changes"] == [{"field": "expired_messages", "before": "deliver", "after": "drop"}]
             assert await receive(client, 0.1) == []
             for number in range(50):
                 assert await put(client, b"old %d" % number, "300") == (Code.OK, "OK")

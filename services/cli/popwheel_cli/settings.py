@@ -7,8 +7,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from popwheel_common.settings.renamed_options import RENAMED_OPTIONS
-
 
 def given(file: Path | None, assignments: Sequence[str], options: BaseModel) -> list[str]:
     """Return the words that give a child the settings of this process; the environment is inherited.
@@ -19,6 +17,10 @@ def given(file: Path | None, assignments: Sequence[str], options: BaseModel) -> 
             may override.
         options: what all of it amounts to.
     """
+    # Loaded here, as it loads protobuf: the server for tests stands beside an official client, whose messages have the
+    # same names.
+    from popwheel_common.settings.renamed_options import RENAMED_OPTIONS
+
     words = [] if file is None else ["--config", str(file.absolute())]
     renamed: dict[str, object] = {}
     for assignment in assignments:

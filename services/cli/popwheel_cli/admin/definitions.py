@@ -106,7 +106,7 @@ def _settings(kind: str, row: Row) -> dict[str, Any]:
     """Settings of a topic or group, but none that it does not have."""
     settings = {key: row[key] for key in _KEYS[kind] if row.get(key) is not None}
     for each in TOPIC_SETTINGS:
-        if each.name in settings and not each.applies_to(TopicType.Value(str(row["type"]))):
+        if each.name in settings and not each.is_shown(TopicType.Value(str(row["type"])), settings[each.name]):
             del settings[each.name]
     if "exponential_backoff" in settings:
         del settings["backoff_ms"]

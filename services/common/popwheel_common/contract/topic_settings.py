@@ -60,6 +60,12 @@ class TopicSetting:
         """Return whether topics of a type may have this setting."""
         return not self.types or topic_type in self.types
 
+    def is_shown(self, topic_type: int, value: Value) -> bool:
+        """Return whether definitions of topics of a type show a value. A default is shown of the settings that only
+        some types have, so what was written before a setting existed is as it was.
+        """
+        return value != self.default or topic_type in self.types
+
     def of(self, topic: Topic) -> Value:
         """Return the value that a topic has."""
         value: Value = getattr(topic, self.name)
@@ -116,5 +122,5 @@ def change_settings(topic: Topic, wanted: Mapping[str, Value]) -> None:
 
 
 def settings_of(topic: Topic) -> dict[str, Value]:
-    """Return the value of each setting that topics of its type have."""
-    return {each.name: each.of(topic) for each in TOPIC_SETTINGS if each.applies_to(topic.type)}
+    """Return the values that are shown of a topic."""
+    return {each.name: value for each in TOPIC_SETTINGS if each.is_shown(topic.type, value := each.of(topic))}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from popwheel_common.contract.topic_settings import TOPIC_SETTINGS
 from popwheel_common.errors import StatusError, code_name
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Group, Topic
@@ -177,7 +178,8 @@ def _there(state: ClusterState, definition: Definition) -> Topic | Group | None:
 
 def _changes(before: Topic | Group, after: Topic | Group) -> list[FieldChange]:
     """Return the changed settings, with the names of the API."""
-    old, new = facts_of(before), facts_of(after)
+    defaults = {each.name: each.default for each in TOPIC_SETTINGS if isinstance(after, Topic) and not each.types}
+    old, new = defaults | facts_of(before), defaults | facts_of(after)
     keys: dict[str, Any] = {**old, **new}
     return [
         FieldChange(field=key, before=old.get(key), after=new.get(key)) for key in keys if old.get(key) != new.get(key)

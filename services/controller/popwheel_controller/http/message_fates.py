@@ -155,7 +155,7 @@ def _of_holding(group: str, place: Place, holding: Place, topic: str, was_replac
             attempts,
             None,
             None,
-            f"acknowledged, or ended in another way that its events show{failed}",
+            f"acknowledged{failed}",
         )
     if holding["kept_back_by"]:
         words = f"passed by, or acknowledged: its filter of now, {holding['kept_back_by']}, does not let it through"

@@ -64,9 +64,8 @@ def _define_group(state: ClusterState, options: ControllerOptions, name: str, fa
 
 
 def _topic_facts(topic: Topic) -> Facts:
-    others = {each.resource_key: each.of(topic) for each in TOPIC_SETTINGS if each.applies_to(topic.type)}
-    said = {key: value for key, value in others.items() if _UNSAID.get(key) != value}
-    return {"type": TopicType.Name(topic.type), "queues": topic.queues, **said}
+    shown = {each.resource_key: value for each in TOPIC_SETTINGS if each.is_shown(topic.type, value := each.of(topic))}
+    return {"type": TopicType.Name(topic.type), "queues": topic.queues, **shown}
 
 
 def _group_facts(group: Group) -> Facts:
