@@ -193,6 +193,7 @@ def test_its_event_is_the_end_and_no_delivery() -> None:
     pop(world)
     events, _ = world.core.state.events.step([("t", 0, 0)], [0], "g", 0)
     assert [each.kind for each in events] == [MESSAGE_TIME_TO_LIVE_PASSED]
+    assert len(world.core.state.events) == 1
 
 
 def test_metrics_count_them() -> None:

@@ -410,8 +410,9 @@ class Pops:
                 self._count_queueing(each.records, appended.store_time_ms)
             maker = self._maker(delivery)
             given = [maker.handle(offset) for offset in each.offsets]
-            ended = self._answer(delivery, range(len(given)), each.records, common, given, answer)
-            add_event(stored_ms, position, DELIVERED, delivery, delivered & ~ended, _attempts_of(each))
+            delivered &= ~self._answer(delivery, range(len(given)), each.records, common, given, answer)
+            if delivered:
+                add_event(stored_ms, position, DELIVERED, delivery, delivered, _attempts_of(each))
         if request.attempt_id:
             self.ordered.receives.add(request, [each for each in deliveries if each.lines or is_remembered])
         assert len(answer.handles) == len(answer.messages), "not every message has its receipt handle"
