@@ -1,20 +1,27 @@
 """Messages past their time to live: delivered to nobody, and for each group dropped or made dead letters."""
 
+import random
+
 import pytest
 
 from popwheel_broker.consume import acks
 from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.redelivery import dead_letter
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord
+from popwheel_broker.options import BrokerOptions
 from popwheel_broker.time_to_live.time_to_live import TimeToLive, time_to_live_metrics
 from popwheel_common.contract import names
+from popwheel_common.contract.put import MessageRun
 from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message, Resource, SystemProperties
 from popwheel_common.pb.popwheel.v1.broker_pb2 import MESSAGE_TIME_TO_LIVE_PASSED
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Topic
-from tests.harness.memory_disk import CrashKind
+from popwheel_rpc import methods
+from tests.harness.manual_clock import ManualClock
+from tests.harness.memory_disk import CrashKind, MemoryDisk
 from tests.harness.poison import Poison
+from tests.unit.broker.served_broker import Broker
 from tests.unit.broker.world import INVISIBLE_MS, World, handles
 
 LIFE_MS = 5_000
@@ -194,6 +201,25 @@ def test_its_event_is_the_end_and_no_delivery() -> None:
     events, _ = world.core.state.events.step([("t", 0, 0)], [0], "g", 0)
     assert [each.kind for each in events] == [MESSAGE_TIME_TO_LIVE_PASSED]
     assert len(world.core.state.events) == 1
+
+
+async def test_a_pop_that_finds_expired_messages_alone_makes_their_dead_letters_readable() -> None:
+    clock = ManualClock()
+    broker = Broker(MemoryDisk(random.Random(0), 1 << 30), BrokerOptions(flush="async"), clock)
+    broker.controller.snapshot.topics[0].expired_messages = "dead_letter"
+    await broker.start()
+    message = Message(topic=Resource(name="t"), body=b"one", user_properties={"TTL_MS": str(LIFE_MS)})
+    run = MessageRun("t", 0, [message.SerializeToString()], [b""], [""])
+    assert (await broker.channel.call(methods.PUT, [run]))[0].code == Code.OK
+    clock.advance(LIFE_MS)
+    assert await broker.pop() == []
+    store = broker.app.files.core.store
+    letters = store.queue(DEAD, 0)
+    assert letters is not None and letters.max_offset == 1
+    assert store.high_watermark == store.log.end_position
+    await broker.channel.close()
+    await broker.app.stop()
+    await broker.to_controller.close()
 
 
 def test_metrics_count_them() -> None:

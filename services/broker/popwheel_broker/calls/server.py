@@ -177,7 +177,10 @@ class BrokerServer:
             while True:
                 ended = pops.ended
                 answer = await self._reads.run(pop_if_wanted, (request.group, request.topic))
-                if answer.messages or not answer.waiting or pops.ended == ended:
+                if answer.messages or pops.ended == ended:
+                    break
+                self._flusher.commit_later()  # nothing is answered that would wait for the records of their ends
+                if not answer.waiting:
                     break
                 await asyncio.sleep(0)  # all that it found has ended: others come first, then it goes on
         finally:
