@@ -19,7 +19,6 @@ from popwheel_broker.log.index_file import IndexFile
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import NONE
 from popwheel_broker.replication.log_receiver import LogReceiver
-from popwheel_broker.replication.master_checkpoint import MasterCheckpoint
 from popwheel_broker.replication.replica_store import ReplicaStore
 from popwheel_broker.replication.replication_master import ReplicationMaster
 from popwheel_broker.replication.sync_state_set import SyncStateSet
@@ -77,9 +76,8 @@ def slaves_that_fall_silent_are_left_out_without_asking(patch: pytest.MonkeyPatc
 
 
 def checkpoints_of_older_epochs_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """A slave stores whatever checkpoint comes."""
+    """A slave applies whatever checkpoint comes."""
     patch.setattr(CheckpointServer, "_check", lambda self, request: None)
-    patch.setattr(MasterCheckpoint, "check", lambda self, given: None)
 
 
 def nobody_looks_at_epochs(patch: pytest.MonkeyPatch) -> None:

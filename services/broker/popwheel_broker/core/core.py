@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from popwheel_broker.consume import progress_record
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.consumer_lag import ConsumerLag
 from popwheel_broker.consume.delivery import (
@@ -61,6 +62,7 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _REWRITES_AT_ONCE = 1000
+_PASSED_AT_ONCE = 1000
 
 
 class CoreListener(Protocol):
@@ -414,16 +416,6 @@ class BrokerCore:
         for queue in lite_topics:
             self.lite.arrived(queue)
 
-    @property
-    def begun_position(self) -> int:
-        """Position of the log up to which the checkpoint covers that this core has begun with."""
-        return self._begun_with.store.position
-
-    def revive_offsets(self) -> list[int]:
-        """Return where each revive queue's oldest open delivery stands, or where the queue ends."""
-        topic, table = self.revive_topic, self.state.table
-        return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
-
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Set a group's committed offset, as a client asked.
 
@@ -454,6 +446,19 @@ class BrokerCore:
         for number in range(REVIVE_QUEUES):
             before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
             self.acks.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
+
+    def record_progress(self) -> Iterator[None]:
+        """Record where groups are that have passed messages without a delivery, some of them for each step.
+
+        Raises:
+            StatusError: the disk is full; those left are recorded later.
+        """
+        buffer = self.state.merge_buffer
+        for _ in range(0, buffer.unrecorded, _PASSED_AT_ONCE):
+            passed = buffer.passed_offsets(_PASSED_AT_ONCE)
+            if passed:
+                self.store.put([Record(RecordKind.PROGRESS, self.revive_topic, 0, progress_record.encode(passed))])
+            yield
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         if isinstance(queue, LiteQueue):

@@ -156,6 +156,7 @@ class Leader:
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
             supervised(self.upkeep.evict_often(), "broker-let-go", self._on_failure),
+            supervised(self.upkeep.record_progress_often(), "broker-progress", self._on_failure),
             supervised(self.upkeep.save_often(), "broker-checkpoint", self._on_failure),
             supervised(self.upkeep.measure_oldest_often(), "broker-oldest", self._on_failure),
             supervised(self.upkeep.delete_expired_often(), "broker-retention", self._on_failure),
