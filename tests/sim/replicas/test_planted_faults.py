@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from popwheel_broker.calls.dedup import Dedup
+from popwheel_broker.consume.merge_buffer import MergeBuffer
 from popwheel_broker.consume.pop_clock import PopClock
+from popwheel_broker.consume.progress_record import PassedOffsets
 from popwheel_broker.consume.revive_table import ReviveTable
 from popwheel_broker.core.cluster_changes import ClusterChanges
 from popwheel_broker.core.notification import Interests
@@ -220,6 +222,16 @@ def topics_go_by_their_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicRegistry, "is_current", lambda self, topic, topic_id: True)
 
 
+def groups_are_recorded_where_they_are_not(patch: pytest.MonkeyPatch) -> None:
+    """A master records that groups have passed more than they have."""
+    passed = MergeBuffer.passed_offsets
+
+    def too_far(self: MergeBuffer, pairs_max: int) -> list[PassedOffsets]:
+        return [each._replace(committed=each.popped + 2, popped=each.popped + 2) for each in passed(self, pairs_max)]
+
+    patch.setattr(MergeBuffer, "passed_offsets", too_far)
+
+
 CAUGHT_BY: dict[Plant, int] = {
     checkpoints_are_said_to_be_fresh: 13,
     ages_of_checkpoints_are_not_reported: 5,
@@ -291,6 +303,7 @@ SETTINGS: dict[Plant, dict[str, int]] = {
         (messages_are_hidden_by_the_clock_of_a_machine, {"P2", "L2"}, ("clocks apart", "kill master")),
         (slaves_take_no_note_of_half_messages, {"X2"}, (transactions.NAME, "kill master")),
         (topics_go_by_their_names, {"P4", "S1"}, ("topic comes and goes", "cut")),
+        (groups_are_recorded_where_they_are_not, {"P1", "P7", "S6", "L2"}, ("kill master",)),
     ],
 )
 def test_a_planted_fault_is_caught(

@@ -29,6 +29,7 @@ from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.consume.quarantine import Quarantine
+from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.relocation import Relocation
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, Row
 from popwheel_broker.core.cluster_changes import ClusterChanges
@@ -168,7 +169,9 @@ class BrokerCore:
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, self.topic_registry, on_fired, self.quarantine
         )
-        self.transactions = Coordinator(self.store, options.transaction, clock, self.topic_registry)
+        self.transactions = Coordinator(
+            self.store, options.transaction, clock, lambda topic: self.topic_registry.topic_ids.get(topic, 0)
+        )
         self.cluster_changes = ClusterChanges(
             self.store, self.state, self.topic_registry, view, self._topics, self.pops, self.interests, subscriptions
         )
@@ -181,7 +184,7 @@ class BrokerCore:
             self.cluster_changes.lite_ends_max,
             self.interests.notify_end,
         )
-        self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
+        self.lite_offsets = LiteOffsets(self.store, self.state, lambda: self.revive_topic, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
         self.wings = wings_of(
             store=self.store,
@@ -270,6 +273,10 @@ class BrokerCore:
     def _fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
         self.timer.not_folded()
         self.quarantine.fold_failed(found, fault)
+
+    def not_checked(self, position: int, fault: RecordFaultError) -> None:
+        """Count a record from a master that could not be checked as it came; the fold reads it again."""
+        self.quarantine.count(Step.FOLD, position, fault)
 
     def _load(self) -> None:
         try:

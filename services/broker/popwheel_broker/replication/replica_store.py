@@ -14,7 +14,6 @@ from typing import Protocol
 
 import structlog
 
-from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointReader
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.commit_log import CommitLog
@@ -301,7 +300,7 @@ class ReplicaStore:
                 records = kept = checked_records(position, data)
         except RecordFaultError as fault:
             # The log is taken over as bytes all the same; the fold reads it again, and passes over what fails there.
-            self.core.quarantine.count(Step.FOLD, position, fault)
+            self.core.not_checked(position, fault)
             records, kept = bare_records(position, data), []
         epochs = None
         for found in records:
