@@ -194,6 +194,6 @@ class Upkeep:
         waiting = await reads.run(core.expiry.to_relocate)
         while waiting:
             copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
-            await self._flusher.durable(core.store.log.end_position)
+            await self._flusher.durable()
             core.relocation.rewrite(copied)
             self._flusher.commit_later()
