@@ -114,7 +114,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     codes = [None, options.compiled] if options.compiled else [None]
     counts = [1, options.workers] if options.workers > 1 else [1]
     own = [
-        OwnServer(flush, folder, (), code, workers)
+        OwnServer(flush, folder, (), code, workers, forks=options.tiny)
         for flush in (options.flush or FLUSHES if alone else ())
         for code in codes
         for workers in counts
@@ -182,7 +182,7 @@ async def _servers(
         yield [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
     elif name in failover.CASES:
         beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
-        yield [*failover.servers_of(name, folder, flushes), *beside]
+        yield [*failover.servers_of(name, folder, flushes, forks=scale.forks), *beside]
     else:
         yield [*own, *(valkeys if name in streams.CASES else ()), *peers]
 

@@ -86,6 +86,7 @@ class OwnServer:
         settings: further ones, as `--set` takes them.
         compiled: where its modules are compiled (`tools/compile.py`); it runs on those of this checkout if not given.
         workers: proxy processes; one is one process for all.
+        forks: as in `Scale`.
     """
 
     def __init__(
@@ -95,8 +96,11 @@ class OwnServer:
         settings: Sequence[str] = (),
         compiled: Path | None = None,
         workers: int = 1,
+        *,
+        forks: bool = False,
     ) -> None:
         self.flush = flush
+        self.forks = forks
         self.compiled = compiled
         self.workers = workers
         self.name = flush if compiled is None else f"{flush}-compiled"
@@ -109,7 +113,7 @@ class OwnServer:
         words += ["--workers", str(workers)]
         # Without the second the folder that the process starts in comes first, which has the modules as they stand.
         environment = {} if compiled is None else {"PYTHONPATH": str(compiled.resolve()), "PYTHONSAFEPATH": "1"}
-        self._process = StandaloneProcess(self.data_dir, words, environment=environment, loads_itself=True)
+        self._process = StandaloneProcess(self.data_dir, words, environment=environment, loads_itself=not forks)
         self._runs = False
 
     @property
