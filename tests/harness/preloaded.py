@@ -237,9 +237,19 @@ def _load() -> int:
     routes = pkgutil.iter_modules(http.__path__, f"{http.__name__}.")
     for name in (*_LOADED, *(each.name for each in routes)):
         importlib.import_module(name)
+    _compile_templates()
     gc.collect()
     gc.freeze()
     return 0
+
+
+def _compile_templates() -> None:
+    from popwheel_common.clock import SystemClock
+    from popwheel_console.view.renderer import Renderer
+    from tests.harness.compiled_templates import keep_compiled
+
+    keep_compiled()
+    Renderer(SystemClock())
 
 
 def _show_command_line(words: Sequence[str]) -> None:
