@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -52,6 +53,8 @@ _OUT_OF_THE_WAY = 200
 _ARG_START, _ARG_END = 45, 46
 """Places in `/proc/PID/stat`, behind the name: where the kernel finds the command line."""
 _COMMAND_LINE_BYTES = 16_384
+_IN_TURN = threading.Lock()
+"""Held by the thread that asks for a process."""
 
 
 class PreloadedProcess:
@@ -70,7 +73,7 @@ class PreloadedProcess:
         self.returncode: int | None = None
         self._words = list(words)
         self._status, told = socket.socketpair()
-        with told, Path(os.devnull).open("rb") as nothing:
+        with told, Path(os.devnull).open("rb") as nothing, _IN_TURN:
             files = (nothing.fileno(), output.fileno(), (errors or output).fileno(), told.fileno())
             self.pid = _parent().fork(self._words, environment, files)
 
