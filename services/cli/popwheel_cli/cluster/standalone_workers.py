@@ -22,7 +22,7 @@ from popwheel_cli.cluster.workers import (
     worker_restarts,
 )
 from popwheel_cli.options import StandaloneOptions
-from popwheel_cli.process.broker_folders import check_standalone_folder
+from popwheel_cli.process.broker_folders import check_standalone_folder, replica_folder
 from popwheel_cli.process.data_lock import DataLock
 from popwheel_cli.process.extras import check_extras
 from popwheel_cli.process.inspected import pages_of
@@ -35,6 +35,7 @@ from popwheel_cli.process.listeners import (
     warn_of_open_clients,
 )
 from popwheel_cli.process.service_process import ServiceProcess, stop_s_max
+from popwheel_common.errors import ConfigurationError
 from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerAddresses, ControllerApp
 
@@ -83,6 +84,7 @@ class StandaloneWorkers(ServiceProcess):
         options, stack = self._options, self._stack
         proxy, controller = options.proxy, options.controller
         check_standalone_folder(self._data_dir, self._shape.groups)
+        self._check_skipped_record()
         lock = DataLock(self._data_dir)
         lock.check()
         check_files(options.access, proxy.tls)
@@ -150,6 +152,16 @@ class StandaloneWorkers(ServiceProcess):
             workers=len(workers),
             brokers=len(brokers),
         )
+
+    def _check_skipped_record(self) -> None:
+        """Refuse to skip a record of several logs: all but one would say that it is sound there, and not start."""
+        if self._shape.groups > 1 and self._options.broker.skip_record is not None:
+            raise ConfigurationError(
+                "broker.skip_record",
+                f"is a place in one log, and there are {self._shape.groups}: first start and stop the broker of that "
+                f"log alone with it (`popwheel broker --data-dir {self._data_dir / replica_folder(1)}`, or "
+                f"{self._data_dir} for the first), then all without it",
+            )
 
     def _count_restarts(self, brokers: Sequence[Child]) -> Callable[[str], None]:
         of_workers = worker_restarts(self._registry)
