@@ -120,7 +120,7 @@ class OwnServer:
 
     @property
     def is_one_process(self) -> bool:
-        """Whether one process is all of it."""
+        """True if one process is all of it."""
         return self.workers == self.brokers == 1
 
     @property
