@@ -208,12 +208,14 @@ def standalone(
     options = _load(StandaloneOptions, file, assignments, flags)
 
     if workers > 1 or brokers > 1:
+        from popwheel_cli.cluster.cluster_plan import Shape
         from popwheel_cli.cluster.standalone_workers import StandaloneWorkers, stop_s_max_of_all
         from popwheel_cli.settings import given
 
+        shape = Shape(standalone=True, groups=brokers, workers=workers)
         words = given(file, assignments, options)
         return run(
-            lambda: StandaloneWorkers(options, words, workers, brokers, data_dir),
+            lambda: StandaloneWorkers(options, words, shape, data_dir),
             options.log,
             stop_s_max_of_all(options),
             old_names=options.old_names,

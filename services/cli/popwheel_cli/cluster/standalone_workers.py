@@ -55,31 +55,28 @@ class StandaloneWorkers(ServiceProcess):
     Args:
         options: settings of everything.
         given: words of the command line that gave them, for the children.
-        workers: how many.
-        brokers: how many, each with a log of its own.
+        shape: how many workers, and brokers with a log of their own each.
         data_dir: folder of all persistent data, the same as that of one process, for this one alone.
 
     Raises:
         ConfigurationError: the certificate between services cannot be used.
     """
 
-    def __init__(
-        self, options: StandaloneOptions, given: Sequence[str], workers: int, brokers: int, data_dir: Path
-    ) -> None:
+    def __init__(self, options: StandaloneOptions, given: Sequence[str], shape: Shape, data_dir: Path) -> None:
         check_extras(options.proxy)
         super().__init__(options)
         self._stop_s_max = _child_stop_s_max(options)
         self._given = given
-        self._shape = Shape(standalone=True, groups=brokers, workers=workers)
+        self._shape = shape
         self._data_dir = data_dir
 
     async def start(self) -> None:
-        """Serve the controller, start broker and workers, then serve HTTP for all.
+        """Serve the controller, start brokers and workers, then serve HTTP for all.
 
         Raises:
             ConfigurationError: the data folder or a port cannot be had.
             CorruptDataError, UnknownFormatError: what the controller has in the data folder cannot be used.
-            CommandError: the broker or a worker cannot start.
+            CommandError: a broker or a worker cannot start.
         """
         options, stack = self._options, self._stack
         proxy, controller = options.proxy, options.controller
