@@ -14,7 +14,6 @@ from time import perf_counter
 from bench import (
     access,
     bulk,
-    checkpoints,
     failover,
     fifo,
     growth,
@@ -297,7 +296,6 @@ CASES: dict[str, Case] = {
     **bulk.CASES,
     **many.CASES,
     **failover.CASES,
-    **checkpoints.CASES,
     **promotion.CASES,
     **spark.CASES,
     **access.CASES,
@@ -311,7 +309,6 @@ OWN_ONLY = {
     "crash",
     *bulk.CASES,
     *timers.OWN_ONLY,
-    *checkpoints.CASES,
     *promotion.CASES,
     *spark.CASES,
     *access.CASES,

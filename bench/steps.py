@@ -44,7 +44,6 @@ class Scale:
         brokers: of a cluster of many.
         many_polls: open there.
         failovers: in one run.
-        sync_topics: of which the master's progress is brought to a slave.
         part: of what a whole server of `growth-...` is filled with.
     """
 
@@ -64,7 +63,6 @@ class Scale:
     brokers: int = 8
     many_polls: int = 10_000
     failovers: int = 10
-    sync_topics: int = 10_000
     part: float = 1.0
 
 
@@ -85,7 +83,6 @@ TINY = Scale(
     brokers=2,
     many_polls=40,
     failovers=1,
-    sync_topics=50,
     part=0.0005,
 )
 """Shows that all of it works, not how fast."""

@@ -22,7 +22,6 @@ CASES_TRIED = (
     "idle-polls",
     "memory",
     "crash",
-    "checkpoint-sync",
     "access",
     "fifo-send",
     "fifo-drain",

@@ -65,8 +65,8 @@ def syncs_lie(patch: pytest.MonkeyPatch) -> None:
 def sends_are_confirmed_without_sync(patch: pytest.MonkeyPatch) -> None:
     """The flusher lets senders go at once, in every mode."""
 
-    async def durable(self: Flusher, position: int) -> None:
-        self._store.commit(position)
+    async def durable(self: Flusher, position: int | None = None) -> None:
+        self._store.commit(self._store.log.end_position if position is None else position)
 
     patch.setattr(Flusher, "durable", durable)
 

@@ -138,34 +138,34 @@ _REPLICAS = Row(
 )
 
 _CHECKPOINTS = Row(
-    "Checkpoints: progress of groups, brought from masters to slaves",
+    "Checkpoints: progress of timers, brought from masters to slaves",
     [
         Graph(
             "Age at slaves",
             "s",
-            "How old the progress is that a slave holds on its disk. Some seconds are usual.",
+            "How old the progress is that a slave has. Some seconds are usual.",
             [Line(largest(of("popwheel_controller_checkpoint_age_seconds"), "broker", "replica"), _REPLICA)],
             bound=15,
         ),
         Graph(
             "Time it takes",
             "s",
-            "How long it takes from asking a master to the slave's disk.",
+            "How long it takes from the request to a master until a slave has its answer.",
             [
                 Line(share_within(share, "popwheel_controller_checkpoint_sync_seconds"), f"{share:.0%} within")
                 for share in (0.5, 0.99)
             ],
         ),
         Graph(
-            "What was brought",
-            "Bps",
-            "Bytes of checkpoints that masters sent: whole ones, or differences.",
-            [Line(total(per_second("popwheel_controller_checkpoint_fetched_bytes_total"), "kind"), "{{kind}}")],
+            "Checkpoints of masters",
+            "ops",
+            "Checkpoints a second that masters sent: each goes to all slaves of its group.",
+            [Line(total(per_second("popwheel_controller_checkpoint_fetches_total")), "all")],
         ),
         Graph(
             "Failed syncs",
             "short",
-            "Within ten minutes, by step: the master did not send (fetch), the slave did not store (store), the slave "
+            "Within ten minutes, by step: the master did not send (fetch), the slave did not answer (store), the slave "
             "refused (refused).",
             [
                 Line(

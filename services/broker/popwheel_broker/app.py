@@ -122,13 +122,12 @@ class BrokerApp:
             on_failure=self._fail,
             has_failed=self.failure.done,
         )
-        self.checkpoints = CheckpointServer(context, self.role, data_dir)
+        self.checkpoints = CheckpointServer(context, self.role)
         self.roles = RoleMachine(
             context=context,
             role=self.role,
             peers=self._peers,
             router=self._router,
-            checkpoints=self.checkpoints,
             replica_server=replica_server,
             on_role=self._report_soon,
         )
@@ -232,7 +231,6 @@ class BrokerApp:
         await superblock.load(self.files.log, self._random)
         alone = self.roles.load()
         self.view.cluster_id = self.role.group.cluster_id
-        self.checkpoints.load()
         if self._options.skip_record is not None:
             await self.files.skip_record(self._options.skip_record, self.repairer.repair, self.repairer.who_may_have)
         await self.files.start(alone=alone, repair=self.repairer.repair, is_nowhere=self.repairer.is_nowhere)

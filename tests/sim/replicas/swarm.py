@@ -252,7 +252,7 @@ def _options(
         "watermark_ms": chance.choice((1, 20, 200)),
     }
     replication.update(lag_ms_max=chance.choice((300, 3000)), absence_ms_max=chance.choice((10, 500)))
-    constants.update(joining_bytes=chance.choice((4096, 4 << 20)), checkpoint_entries_max=chance.choice((1, 5000)))
+    constants.update(joining_bytes=chance.choice((4096, 4 << 20)))
     controller = {"replication": {"checkpoint_interval_ms": chance.choice((200, 3000))}}
     pages = random.Random(f"{seed}/replicas pages")
     flush = chance.choice(("sync", "sync", "sync", "async"))

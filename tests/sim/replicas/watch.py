@@ -7,11 +7,11 @@ from popwheel_broker.log.record import StoredRecord
 from popwheel_broker.options import BrokerOptions
 from popwheel_common.contract.put import MessageRun
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
-from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
+from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint, TimerProgress
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup, SyncStateSetRequest
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.store.state_store import Document
-from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, PUT
+from popwheel_rpc.methods import CHANGE_SYNC_STATE_SET, PUT, STORE_CHECKPOINT
 from popwheel_rpc.service import Call
 from tests.sim.cluster.programs import Place
 from tests.sim.history import Disaster
@@ -135,20 +135,25 @@ class Watch:
         handlers[PUT.path] = method, asked
 
     def _watch_checkpoints(self, name: str, app: BrokerApp) -> None:
-        file = app.checkpoints.file
-        store = file.store
+        progressed = app.files.timer_progressed
+        # A process that has just started knows of no version, but of epochs.
+        self._checkpoints[name] = (self._checkpoints.get(name, (0, 0))[0], 0)
 
-        async def stored(given: ReplicaCheckpoint) -> bool:
-            self.checkpoints.append(given)
-            is_new = await store(given)
-            latest = (file.checkpoint.latest.epoch, file.checkpoint.latest.version)
-            before = self._checkpoints.get(name, (0, 0))
+        def applied(high_watermark: int, progress: TimerProgress) -> None:
+            progressed(high_watermark, progress)
+            latest, before = (app.checkpoints.epoch, app.checkpoints.version), self._checkpoints[name]
             if latest < before:
-                self._broke("C4", f"{name} holds checkpoint {latest} after {before}")
+                self._broke("C4", f"{name} has checkpoint {latest} after {before}")
             self._checkpoints[name] = latest
-            return is_new
 
-        file.store = stored  # type: ignore[method-assign]
+        app.files.timer_progressed = applied  # type: ignore[method-assign]
+        method, store = app.service.unary_handlers[STORE_CHECKPOINT.path]
+
+        async def stored(call: Call, given: ReplicaCheckpoint) -> object:
+            self.checkpoints.append(given)
+            return await store(call, given)
+
+        app.service.unary_handlers[STORE_CHECKPOINT.path] = method, stored
 
     def _watch_deletions(self, name: str, number: int, app: BrokerApp) -> None:
         log, cleaner = app.files.log, app.files._cleaner

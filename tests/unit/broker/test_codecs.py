@@ -379,7 +379,7 @@ CODECS = {
 }
 
 ELSEWHERE = {
-    "services/broker/popwheel_broker/replication/master_checkpoint.py": "broker/replica/test_master_checkpoint.py",
+    "services/broker/popwheel_broker/consume/progress_record.py": "broker/test_passed_offsets.py",
     "services/broker/popwheel_broker/log/raw_records.py": "broker/replica/test_raw_records.py",
     "services/broker/popwheel_broker/core/checkpoint.py": "broker/test_checkpoint_file.py",
     "services/broker/popwheel_broker/delay/wheel.py": "broker/test_timer_wheel.py",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popwheel_broker.consume.delivery import Delivery
-from popwheel_broker.consume.merge_buffer import _SET_BY_HAND_MAX, MergeBuffer, QueueProgress
+from popwheel_broker.consume.merge_buffer import MergeBuffer, QueueProgress
 from popwheel_broker.log.consume_queue import ConsumeQueue, packed_entry
 from popwheel_broker.log.queue_index import QueueIndex
 from tests.harness.memory_disk import MemoryDisk
@@ -230,12 +230,3 @@ def test_what_changes_is_reported_once_with_its_last_value() -> None:
     buffer.forget_queues([other])
     taken = watched.take()
     assert (taken.gone_groups, taken.offsets) == ({"g"}, {"g": {other: None}, "h": {other: None}})
-
-
-def test_which_offsets_were_set_by_hand_lately_is_remembered() -> None:
-    buffer = MergeBuffer(10_000, 100, 1000)
-    queue = queue_of()
-    assert buffer.set_at("g0", queue) == -1
-    for number in range(_SET_BY_HAND_MAX + 2):
-        buffer.commit(f"g{number}", queue, 5, position=100 + number)
-    assert (buffer.set_at("g5", queue), buffer.set_at("g0", queue), buffer.set_at("other", queue)) == (105, 101, 101)

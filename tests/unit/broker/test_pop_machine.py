@@ -4,7 +4,7 @@ The model knows of each message and group only where it is: ready, invisible, ac
 broker must say the same (P1), whatever it went through.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
@@ -291,15 +291,19 @@ class PopMachine(RuleBasedStateMachine):
             run_now(self.world.core.store.write_index())
         self.crash(kind)
 
-    @rule(kind=st.sampled_from(["process", "process", "power"]))
-    def crash(self, kind: CrashKind) -> None:
-        before = self.world.deliveries()
-        self.world.crash(kind)
+    @rule(kind=st.sampled_from(["process", "process", "power"]), is_recorded=st.booleans())
+    def crash(self, kind: CrashKind, is_recorded: bool = False) -> None:
+        world = self.world
+        if is_recorded:
+            deque(world.core.record_progress(), 0)
+        before, progress = world.deliveries(), world.progress()
+        world.crash(kind)
         if kind == "process":
-            assert self.world.deliveries() == before, "S6"
+            assert world.deliveries() == before, "S6"
+            assert world.progress() == progress or not is_recorded, "S6"
             for key, committed in self.committed.items():
-                if FILTERS.get(key[0]) != "*":
-                    # What a filter passed over is not written down; it is looked at once more.
+                if not is_recorded and FILTERS.get(key[0]) != "*":
+                    # What a filter has passed is recorded later; it is looked at once more.
                     self.committed[key] = min(committed, self.committed_now().get(key, 0))
         else:
             self.committed.clear()

@@ -158,7 +158,7 @@ async def test_what_waits_for_damage_to_be_mended_is_not_stored_for_a_topic_that
         await w.in_sync(0, 1)
         await w.put(b"body-1", topic_id=1)
         damage(master, b"body-1")
-        putting, waits, goes_on = master.alive.leader.server._put_handler, asyncio.Event(), asyncio.Event()
+        putting, waits, goes_on = master.alive.leader.server._put_handler._reads, asyncio.Event(), asyncio.Event()
         repair = putting._repair
 
         async def repair_slowly(position: int) -> bool:

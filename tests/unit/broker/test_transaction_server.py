@@ -120,7 +120,7 @@ async def test_a_proxy_with_producers_is_notified_what_to_ask() -> None:
 async def test_how_a_transaction_ended_is_durable_before_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that is asked to send again did, and the next master knew nothing of the end and asked for a commit."""
 
-    async def leads_no_more(self: Flusher, position: int) -> None:
+    async def leads_no_more(self: Flusher, position: int | None = None) -> None:
         raise StatusError(Code.HA_NOT_AVAILABLE, "this broker leads no more")
 
     async with running() as broker:

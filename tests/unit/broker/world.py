@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from popwheel_broker.consume.delivery import Delivery
 from popwheel_broker.consume.holders import client_of
+from popwheel_broker.consume.merge_buffer import Offsets
 from popwheel_broker.core import checkpoint as checkpoint_file
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, CheckpointFrames, CheckpointReader, Row
 from popwheel_broker.core.core import BrokerCore
@@ -353,6 +354,12 @@ class World:
         assert {queue: table.in_flight_of(*queue) for queue in of_queue} == of_queue
         assert list(table.begin_at(0, "")) == sorted(table, key=lambda each: each.id)
         return {each.id: _contents(each) for each in table}
+
+    def progress(self) -> dict[tuple[str, str, int], Offsets]:
+        """Saved offsets by group, topic and queue."""
+        return {
+            (each.group, each.queue.topic, each.queue.queue_id): each.offsets for each in self.core.state.merge_buffer
+        }
 
     def bodies(self, messages: Sequence[Message]) -> list[bytes]:
         """What they carry."""

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ReplicaCheckpoint
-from popwheel_controller.broker_groups.checkpoint_sync import Action, CheckpointSync, Fetch, Give
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync, Fetch, Give
 from popwheel_controller.broker_groups.roles import GroupRoles, ReplicaPlace
 
 
@@ -19,34 +19,26 @@ def roles_of(group: str = "b", epoch: int = 1, master: int | None = 0, slaves: t
     )
 
 
-def answer(fetch: Fetch, version: int, *, rest_from: int = 0, base: int | None = None) -> ReplicaCheckpoint:
-    return ReplicaCheckpoint(
-        group=fetch.group,
-        epoch=fetch.epoch,
-        version=version,
-        base_version=fetch.known_version if base is None else base,
-        rest_from=rest_from,
-    )
+def answer(fetch: Fetch, version: int) -> ReplicaCheckpoint:
+    return ReplicaCheckpoint(group=fetch.group, epoch=fetch.epoch, version=version)
 
 
-def only_fetch(actions: list[Action]) -> Fetch:
+def only_fetch(actions: list[Fetch]) -> Fetch:
     [action] = actions
-    assert isinstance(action, Fetch)
     return action
 
 
-def only_give(actions: list[Action]) -> Give:
+def only_give(actions: list[Give]) -> Give:
     [action] = actions
-    assert isinstance(action, Give)
     return action
 
 
 def synced(version: int = 5, **roles: int) -> CheckpointSync:
-    """A group whose only slave holds a version since 0 s."""
+    """A group whose only slave has a version since 0 s."""
     sync = CheckpointSync(3.0, 32)
     sync.roles(roles_of(**roles), 0.0)  # type: ignore[arg-type]
     fetch = only_fetch(sync.time_passed(0.0))
-    assert sync.stored(only_give(sync.fetched(fetch, answer(fetch, version))), 0.5) == []
+    sync.stored(only_give(sync.fetched(fetch, answer(fetch, version))), 0.5)
     return sync
 
 
@@ -54,14 +46,14 @@ def test_a_round_asks_the_master_and_gives_to_every_slave() -> None:
     sync = CheckpointSync(3.0, 32)
     sync.roles(roles_of(slaves=(1, 2)), 10.0)
     fetch = only_fetch(sync.time_passed(10.0))
-    assert (fetch.master, fetch.epoch, fetch.known_version, fetch.slaves) == (place(0), 1, 0, (1, 2))
+    assert (fetch.master, fetch.epoch) == (place(0), 1)
     gives = sync.fetched(fetch, answer(fetch, 7))
-    assert [give.slave for give in gives if isinstance(give, Give)] == [place(1), place(2)]
+    assert [give.slave for give in gives] == [place(1), place(2)]
     for give in gives:
-        assert isinstance(give, Give)
-        assert sync.stored(give, 10.2) == []
+        sync.stored(give, 10.2)
     assert sync.time_passed(12.9) == []
-    assert only_fetch(sync.time_passed(13.0)).known_version == 7
+    assert [age.version for age in sync.ages("b", 12.9)] == [7, 7]
+    only_fetch(sync.time_passed(13.0))
 
 
 def test_a_group_without_slaves_or_without_master_is_not_asked() -> None:
@@ -77,36 +69,21 @@ def test_a_slow_slave_holds_up_nobody() -> None:
     sync.roles(roles_of(slaves=(1, 2)), 0.0)
     fetch = only_fetch(sync.time_passed(0.0))
     slow, quick = sync.fetched(fetch, answer(fetch, 4))
-    assert isinstance(quick, Give)
     sync.stored(quick, 0.1)
     later = only_fetch(sync.time_passed(3.0))
-    assert (later.known_version, later.slaves) == (4, (2,))
-    sync.stored(only_give(sync.fetched(later, answer(later, 9))), 3.1)
-    assert isinstance(slow, Give)
+    give = only_give(sync.fetched(later, answer(later, 9)))
+    assert give.slave == place(2)
+    sync.stored(give, 3.1)
     sync.stored(slow, 5.0)
-    both = sync.time_passed(6.0)
-    assert {(each.known_version, each.slaves) for each in both if isinstance(each, Fetch)} == {(4, (1,)), (9, (2,))}
+    both = only_fetch(sync.time_passed(6.0))
+    assert [each.slave for each in sync.fetched(both, answer(both, 11))] == [place(1), place(2)]
 
 
-def test_what_does_not_go_into_one_message_follows_at_once() -> None:
-    sync = CheckpointSync(3.0, 32)
-    sync.roles(roles_of(), 0.0)
-    first = only_fetch(sync.time_passed(0.0))
-    give = only_give(sync.fetched(first, answer(first, 80, rest_from=50)))
-    rest = only_fetch(sync.stored(give, 0.2))
-    assert (rest.known_version, rest.slaves) == (50, (1,))
-    [age] = sync.ages("b", 0.3)
-    assert age.took_s is None  # not all of it is there
-    sync.stored(only_give(sync.fetched(rest, answer(rest, 81))), 0.4)
-    [age] = sync.ages("b", 1.0)
-    assert (age.version, age.age_s, age.took_s) == (81, 1.0, 0.4)
-
-
-def test_a_new_epoch_begins_anew_at_once() -> None:
+def test_a_new_master_is_asked_at_once() -> None:
     sync = synced(5)
     sync.roles(roles_of(epoch=2, master=2, slaves=(1,)), 1.0)
     fetch = only_fetch(sync.time_passed(1.0))
-    assert (fetch.epoch, fetch.known_version, fetch.master) == (2, 0, place(2))
+    assert (fetch.epoch, fetch.master) == (2, place(2))
 
 
 def test_what_comes_of_an_epoch_that_is_over_goes_to_nobody() -> None:
@@ -118,43 +95,31 @@ def test_what_comes_of_an_epoch_that_is_over_goes_to_nobody() -> None:
     assert only_fetch(sync.time_passed(3.3)).epoch == 2
 
 
-def test_answers_that_cannot_be_go_to_nobody() -> None:
+def test_answers_of_another_group_or_epoch_go_to_nobody() -> None:
     sync = synced(5)
-    for now_s, bad in enumerate(
-        (
-            {"version": 5},  # not later than what is known
-            {"version": 4},
-            {"version": 9, "base": 3},  # a difference from something else
-        ),
-        1,
-    ):
-        fetch = only_fetch(sync.time_passed(3.0 * now_s))
-        assert sync.fetched(fetch, answer(fetch, **bad)) == []
-    fetch = only_fetch(sync.time_passed(30.0))
-    other = answer(fetch, 9)
-    other.epoch = 3
-    assert sync.fetched(fetch, other) == []
+    for number, change in enumerate(({"epoch": 3}, {"group": "c"}), 1):
+        fetch = only_fetch(sync.time_passed(3.0 * number))
+        wrong = answer(fetch, 9)
+        wrong.MergeFrom(ReplicaCheckpoint(**change))  # type: ignore[arg-type]
+        assert sync.fetched(fetch, wrong) == []
+        assert sync.fetched(fetch, answer(fetch, 9)) == []  # it is answered
 
 
-def test_a_refused_difference_is_followed_by_all_of_it() -> None:
+def test_a_slave_that_did_not_answer_or_refused_is_given_the_next_one() -> None:
     sync = synced(5)
     fetch = only_fetch(sync.time_passed(3.0))
-    sync.not_stored(only_give(sync.fetched(fetch, answer(fetch, 6))), refused=True)
-    assert only_fetch(sync.time_passed(6.0)).known_version == 0
-
-
-def test_a_slave_that_did_not_answer_is_given_a_difference_from_what_it_had() -> None:
-    sync = synced(5)
-    fetch = only_fetch(sync.time_passed(3.0))
-    sync.not_stored(only_give(sync.fetched(fetch, answer(fetch, 6))), refused=False)
-    assert only_fetch(sync.time_passed(6.0)).known_version == 5
+    sync.not_stored(only_give(sync.fetched(fetch, answer(fetch, 6))))
+    fetch = only_fetch(sync.time_passed(6.0))
+    sync.stored(only_give(sync.fetched(fetch, answer(fetch, 7))), 6.1)
+    assert [age.version for age in sync.ages("b", 7.0)] == [7]
 
 
 def test_a_master_that_does_not_answer_is_asked_again_in_the_next_round() -> None:
     sync = synced(5)
-    sync.not_fetched(only_fetch(sync.time_passed(3.0)))
-    assert sync.time_passed(5.9) == []
-    assert only_fetch(sync.time_passed(6.0)).known_version == 5
+    fetch = only_fetch(sync.time_passed(3.0))
+    assert sync.time_passed(6.0) == []  # the call is under way
+    sync.not_fetched(fetch)
+    only_fetch(sync.time_passed(6.0))
 
 
 def test_the_age_counts_from_when_the_master_was_asked_and_for_living_slaves_alone() -> None:
@@ -162,7 +127,6 @@ def test_the_age_counts_from_when_the_master_was_asked_and_for_living_slaves_alo
     sync.roles(roles_of(slaves=(1, 2)), 0.0)
     fetch = only_fetch(sync.time_passed(2.0))
     one, _ = sync.fetched(fetch, answer(fetch, 4))
-    assert isinstance(one, Give)
     sync.stored(one, 4.0)
     assert [(age.replica, age.age_s) for age in sync.ages("b", 5.0)] == [(1, 3.0), (2, 5.0)]
     sync.roles(roles_of(slaves=(1,)), 5.0)
@@ -176,8 +140,6 @@ def test_only_that_many_masters_are_asked_at_a_time() -> None:
     for name in ("a", "b", "c"):
         sync.roles(roles_of(name), 0.0)
     first, second = sync.time_passed(0.0)
-    assert isinstance(first, Fetch)
-    assert isinstance(second, Fetch)
     assert sync.time_passed(1.0) == []
     sync.not_fetched(first)
     assert only_fetch(sync.time_passed(1.1)).group == "c"
@@ -201,10 +163,10 @@ class SyncMachine(RuleBasedStateMachine):
         self.epochs = {"a": 1, "b": 1}
         self.masters = {"a": 0, "b": 0}
         self.present = {"a": {1, 2}, "b": {1}}
-        self.under_way: list[Action] = []
-        self.versions: dict[tuple[str, int], int] = {}
-        self.held: dict[tuple[str, int], tuple[int, int, int]] = {}
-        """What each slave really holds; it never goes back."""
+        self.under_way: list[Fetch | Give] = []
+        self.version = 0
+        self.held: dict[tuple[str, int], tuple[int, int]] = {}
+        """Epoch and version of each slave; they never go back."""
         self.tell("a")
         self.tell("b")
 
@@ -236,9 +198,9 @@ class SyncMachine(RuleBasedStateMachine):
         self.sync.forget(group)
         self.tell(group)
 
-    @rule(pick=PICK, fails=st.integers(0, 3), more=st.booleans())
-    def end(self, pick: int, fails: int, more: bool) -> None:
-        """Something that is under way comes to its end."""
+    @rule(pick=PICK, fails=st.integers(0, 3))
+    def end(self, pick: int, fails: int) -> None:
+        """End something that is under way."""
         if not self.under_way:
             return
         action = self.under_way.pop(pick % len(self.under_way))
@@ -246,24 +208,19 @@ class SyncMachine(RuleBasedStateMachine):
             if not fails:
                 self.sync.not_fetched(action)
                 return
-            version = self.versions.get((action.group, action.epoch), 0)
-            version = self.versions[action.group, action.epoch] = max(version, action.known_version) + 1
-            self.under_way += self.sync.fetched(action, answer(action, version, rest_from=version - 1 if more else 0))
+            self.version += 1
+            self.under_way += self.sync.fetched(action, answer(action, self.version))
             return
         key = (action.group, action.slave.number)
-        checkpoint = action.checkpoint
-        epoch, version, known = self.held.get(key, (0, 0, 0))
-        refused = (checkpoint.epoch, checkpoint.version) < (epoch, version) or (
-            checkpoint.base_version > 0 and (checkpoint.epoch != epoch or checkpoint.base_version > known)
-        )
-        if refused:
-            self.sync.not_stored(action, refused=True)
+        given = action.checkpoint.epoch, action.checkpoint.version
+        if given < self.held.get(key, (0, 0)):
+            self.sync.not_stored(action)  # it is refused
             return
-        self.held[key] = (checkpoint.epoch, checkpoint.version, checkpoint.rest_from or checkpoint.version)
+        self.held[key] = given
         if not fails:
-            self.sync.not_stored(action, refused=False)  # its answer was lost
+            self.sync.not_stored(action)  # its answer was lost
             return
-        self.under_way += self.sync.stored(action, self.now_s)
+        self.sync.stored(action, self.now_s)
 
     @rule(group=st.sampled_from(["a", "b"]))
     def wipe(self, group: str) -> None:
@@ -273,7 +230,7 @@ class SyncMachine(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         fetches = [action for action in self.under_way if isinstance(action, Fetch)]
-        assert len(fetches) <= 4 + 3  # further parts are asked for at once
+        assert len(fetches) <= 4
         for name in self.sync.names():
             for age in self.sync.ages(name, self.now_s):
                 assert 0 <= age.age_s <= self.now_s
@@ -284,7 +241,7 @@ class SyncMachine(RuleBasedStateMachine):
             self.now_s += 3.0
             self.under_way += self.sync.time_passed(self.now_s)
             while self.under_way:
-                self.end(0, 1, more=False)
+                self.end(0, 1)
         for group, numbers in self.present.items():
             for number in numbers:
                 assert self.held[group, number][0] == self.epochs[group]

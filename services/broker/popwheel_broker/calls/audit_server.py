@@ -77,7 +77,7 @@ class AuditServer:
             if rest is not None:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         if rest is None:
-            await self._flusher.durable(self._core.store.log.end_position)
+            await self._flusher.durable()
         return pb.InFlightListResponse(
             messages=found,
             next="" if rest is None else str(rest),

@@ -61,7 +61,7 @@ class GroupServer:
                 await self._pace.let_others(self._clock.monotonic() - began_s)
         finally:
             self._core.offset_reset.end(plan)
-        await self._flusher.durable(self._core.store.log.end_position)
+        await self._flusher.durable()
         return answer
 
     def _read_offset(self, queue: ConsumeQueue, request: pb.ResetOffsetsRequest) -> int:
@@ -155,7 +155,7 @@ class GroupServer:
         names.group(request.group)
         limit = min(max(1, request.limit), _AT_ONCE_MAX)
         result = await self._reads.run(partial(self._redrive_once, request, limit))
-        await self._flusher.durable(self._core.store.log.end_position)
+        await self._flusher.durable()
         return pb.DeadLetterRedriveResponse(redriven=result.redriven, kept=result.kept)
 
     async def redrive_chosen(self, call: Call, request: pb.DeadLetterSelectRequest) -> pb.DeadLetterSelectResponse:
@@ -186,7 +186,7 @@ class GroupServer:
             before, at = at, letters.first_offset(group, queue)
             if at <= before:
                 break  # the group was set back meanwhile, or is gone
-        await self._flusher.durable(self._core.store.log.end_position)
+        await self._flusher.durable()
         return answer
 
     async def _choose(self, answer: pb.DeadLetterSelectResponse, step: Callable[[], Redriven]) -> None:

@@ -113,7 +113,7 @@ class HolderServer:
                 ended = await self._reads.run(end)
             if ended is not None:
                 if not request.dry_run:
-                    await self._flusher.durable(self._core.store.log.end_position)
+                    await self._flusher.durable()
                 return pb.InFlightReleaseResponse(
                     released=not request.dry_run,
                     message_id=ended.message_id,

@@ -298,6 +298,11 @@ class BrokerCollector(SlicedCollector):
             value=self._core.state.merge_buffer.pairs,
         )
         yield GaugeMetricFamily(
+            "popwheel_pop_unrecorded_progress",
+            "Groups and queues that have passed messages without a delivery; the log says so within seconds.",
+            value=self._core.state.merge_buffer.unrecorded,
+        )
+        yield GaugeMetricFamily(
             "popwheel_pop_readers",
             "Pairs of a group and a topic that it has polled, of 100,000; without, only messages read count as lag.",
             value=len(self._core.topic_registry.readers),

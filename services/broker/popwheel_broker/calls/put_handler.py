@@ -1,6 +1,6 @@
 """Puts messages into topics: decides which may be stored and which are already, and waits until they are durable."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -12,7 +12,7 @@ from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.flusher import Flusher
 from popwheel_broker.log.queues import QUEUE_ID_MAX
-from popwheel_broker.log.refusals import disk_refusal
+from popwheel_broker.log.repaired_reads import RepairedReads
 from popwheel_broker.log.run_batch import RunWriter, put_alone
 from popwheel_common.contract import names
 from popwheel_common.contract.names import Use
@@ -59,7 +59,7 @@ class PutHandler:
         self._admission = admission
         self._statistics = context.statistics
         self._writers = {each.kind: each for each in writers}
-        self._repair = context.repair
+        self._reads = RepairedReads(context.files.core.store.reads, context.repair)
 
     async def put(self, call: Call, runs: Sequence[MessageRun]) -> Sequence[PutResult]:
         """Append messages and wait until they are durable."""
@@ -155,7 +155,7 @@ class PutHandler:
         for refusal in refusals:  # only now: while this waits, topics may be forgotten
             await self._flusher.sync_refused(refusal)
         if any(result.code == _OK for result in results):
-            await self._flusher.durable(self._core.store.log.end_position)
+            await self._flusher.durable()
         return results
 
     def _append_kinds(self, runs: Sequence[MessageRun], refusals: list[StatusError]) -> list[PutResult]:
@@ -194,7 +194,7 @@ class PutHandler:
         while any(isinstance(each, CorruptDataError) for each in found):
             damaged = self._core.store.log.damaged - tried
             tried |= damaged
-            if not await self._mended(damaged):
+            if not await self._reads.mend(damaged):
                 break
             found = await self._find(runs)  # all of it: other tries of them may have been stored meanwhile
         # Behind the record that forgets its topic it would belong to the topic created again.
@@ -203,7 +203,7 @@ class PutHandler:
         missing = [rest for rest in rests if rest.payloads]
         put = iter(await self._put_new(missing)) if missing else iter(())
         if len(missing) < len(runs):
-            await self._flusher.durable(self._core.store.log.end_position)
+            await self._flusher.durable()
         results: list[PutResult] = []
         for run, stored, rest in zip(runs, found, rests, strict=True):
             if isinstance(stored, CorruptDataError):
@@ -242,13 +242,6 @@ class PutHandler:
             except RecordFaultError as fault:
                 found.append(CorruptDataError(str(fault)))
         return found
-
-    async def _mended(self, damaged: Iterable[int]) -> bool:
-        """Mend damaged records; return whether any was mended."""
-        try:
-            return bool([position for position in sorted(damaged) if await self._repair(position)])
-        except OSError as error:
-            raise disk_refusal(error) from error
 
     def _with_found(self, run: MessageRun, stored: Sequence[Stored | None], result: PutResult) -> PutResult:
         """Return the answer for a run of which some was stored already, given that for the rest."""

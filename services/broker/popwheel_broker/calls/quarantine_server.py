@@ -93,7 +93,7 @@ class QuarantineServer:
             self._core.cluster_changes.apply((entry.topic,), (entry.group,))
 
     async def _durable(self) -> None:
-        await self._flusher.durable(self._core.store.log.end_position)
+        await self._flusher.durable()
 
 
 def _said(entry: QuarantineEntry) -> pb.QuarantineEntry:

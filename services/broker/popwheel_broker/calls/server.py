@@ -248,7 +248,7 @@ class BrokerServer:
             suspends=request.suspend,
         )
         handle = await self._reads.run(change) if request.back_off else change()
-        await self._flusher.replicated(self._core.store.log.end_position)
+        await self._flusher.replicated()
         return pb.ChangeInvisibleResponse(receipt_handle=handle)
 
     async def renew(self, call: Call, request: pb.RenewRequest) -> pb.RenewResponse:
@@ -256,7 +256,7 @@ class BrokerServer:
         _check_hidden_ms(request.invisible_ms)
         renew = partial(self._core.acks.renew, request.entries, request.invisible_ms)
         results = await self._reads.run(renew) if any(each.back_off for each in request.entries) else renew()
-        await self._flusher.replicated(self._core.store.log.end_position)
+        await self._flusher.replicated()
         return pb.RenewResponse(results=results)
 
     async def release(self, call: Call, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
@@ -272,7 +272,7 @@ class BrokerServer:
             )
         )
         self._flusher.commit_later()
-        await self._flusher.replicated(self._core.store.log.end_position)
+        await self._flusher.replicated()
         return pb.ReleaseResponse(results=results)
 
     async def dead_letter(self, call: Call, request: pb.DeadLetterRequest) -> pb.DeadLetterResponse:
@@ -283,7 +283,7 @@ class BrokerServer:
                 request.group, request.topic, request.receipt_handle, call=request.call, is_retry=request.is_retry
             )
         )
-        await self._flusher.durable(self._core.store.log.end_position)
+        await self._flusher.durable()
         return pb.DeadLetterResponse()
 
     async def query_offset(self, call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
@@ -319,7 +319,7 @@ class BrokerServer:
         if queue is None:
             return pb.UpdateOffsetResponse()  # there is nothing to commit; a group begins at the first message
         self._core.commit_offset(OffsetCommit(request.group, request.topic, request.queue_id, request.offset))
-        await self._flusher.durable(self._core.store.log.end_position)
+        await self._flusher.durable()
         return pb.UpdateOffsetResponse()
 
     async def notify(self, call: Call, stream: Stream[pb.NotifyInterest, pb.NotifyEvents]) -> None:

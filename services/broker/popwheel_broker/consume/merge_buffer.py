@@ -11,16 +11,16 @@ read nothing of the queue is not there at all, as its beginning follows from the
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, KeysView
+from itertools import islice
 from typing import NamedTuple
 
 from popwheel_broker.consume.delivery import Delivery
+from popwheel_broker.consume.progress_record import PassedOffsets
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_common.shares import room
 
 _EVICTED_AT_ONCE = 10_000
 _NEW_GROUPS_SHARE = 0.9
-_SET_BY_HAND_MAX = 10_000
-
 
 Offsets = int | tuple[int, int]
 """Committed and popped offset as they are saved; one number if both are the same."""
@@ -139,8 +139,7 @@ class MergeBuffer:
         self._pairs = 0
         self._stalled: dict[str, dict[ConsumeQueue, QueueProgress]] = {}
         self._of_delivery: OrderedDict[int, QueueProgress] = OrderedDict()
-        self._set_by_hand: OrderedDict[tuple[str, ConsumeQueue], int] = OrderedDict()
-        self._set_by_hand_before = -1
+        self._passed: dict[tuple[str, ConsumeQueue], None] = {}
         self._watched: list[ProgressChanges] = []
 
     def __len__(self) -> int:
@@ -215,6 +214,8 @@ class MergeBuffer:
             return
         assert delivery.start_offset >= progress.popped, "a pop has read again what one before it has read (C4)"
         progress.popped = delivery.next_offset
+        if self._passed:
+            self._passed.pop((progress.group, progress.queue), None)
         if progress.waiting is None:
             progress.waiting = deque()
         assert not progress.waiting or progress.waiting[-1].next_offset <= delivery.start_offset, "deliveries overlap"
@@ -225,8 +226,16 @@ class MergeBuffer:
         if len(self._of_delivery) > self._deliveries_max:
             self._evict_first(progress)
 
+    def passed(self, progress: QueueProgress, next_offset: int) -> None:
+        """Record that a pop has read up to `next_offset` and its filter wanted nothing of it.
+
+        No record of the log says so until `passed_offsets` are appended.
+        """
+        self.skipped(progress, next_offset)
+        self._passed[progress.group, progress.queue] = None
+
     def skipped(self, progress: QueueProgress, next_offset: int) -> None:
-        """Record that a pop has read up to `next_offset` and its filter wanted nothing of it."""
+        """Record that a group has no use for what stands before `next_offset`."""
         assert next_offset >= progress.popped, "a pop has gone back (C4)"
         progress.popped = next_offset
         if progress.waiting:
@@ -243,34 +252,40 @@ class MergeBuffer:
         if next_offset > progress.popped or progress.is_new:
             self.skipped(progress, max(progress.popped, next_offset))
 
-    def move_on(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> bool:
-        """Advance a group to offsets of the log; return whether they are further than was known."""
-        progress = self.of(group, queue)
-        if committed <= progress.committed and popped <= progress.popped:
-            return False
-        progress.committed = max(progress.committed, committed)
-        progress.popped = max(progress.popped, popped)
-        self._store_progress(progress)
-        return True
+    @property
+    def unrecorded(self) -> int:
+        """Number of pairs that have passed messages, of which the log does not say so yet."""
+        return len(self._passed)
 
-    def commit(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
-        """Set the committed offset, as a client or an operator asked.
+    def passed_offsets(self, pairs_max: int) -> list[PassedOffsets]:
+        """Return the offsets of some pairs that have passed messages, to be recorded; `recorded` follows."""
+        found: list[PassedOffsets] = []
+        for group, queue in list(islice(self._passed, pairs_max)):
+            offsets = self.offsets(group, queue)
+            if offsets is None:  # the group or the queue is gone
+                del self._passed[group, queue]
+            else:
+                found.append(PassedOffsets(group, queue.topic, queue.queue_id, *pair_of(offsets)))
+        return found
 
-        Args:
-            group, queue: which.
-            offset: its new value, which may be lower.
-            position: in the log, of the record of it, if that was read.
-        """
+    def recorded(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> None:
+        """Apply offsets that a master has recorded as `passed_offsets`; it has them already."""
+        self._passed.pop((group, queue), None)
+        known = self.offsets(group, queue)
+        if known is None or pair_of(known) != (committed, popped):
+            progress = self.of(group, queue)
+            progress.committed, progress.popped = committed, popped
+            self._store_progress(progress)
+
+    def commit(self, group: str, queue: ConsumeQueue, offset: int) -> None:
+        """Set the committed offset, as a client or an operator asked; it may be lower."""
         progress = self.of(group, queue)
         progress.committed = offset
         self._store_progress(progress)
-        self._record_set(group, queue, position)
 
-    def reset(self, group: str, queue: ConsumeQueue, offset: int, position: int = -1) -> None:
-        """Set a group's offset, whatever it has read before. No delivery of the queue keeps its offset back any more.
-
-        Args:
-            group, queue, offset, position: see `commit`.
+    def reset(self, group: str, queue: ConsumeQueue, offset: int) -> None:
+        """Set a group's offset, whatever it has read before. No delivery of the queue keeps its offset back any
+        more.
         """
         stalled = self._stalled.get(group, {}).get(queue)
         if stalled is not None:
@@ -279,20 +294,6 @@ class MergeBuffer:
         progress = self.of(group, queue)
         progress.committed = progress.popped = offset
         self._store_progress(progress)
-        self._record_set(group, queue, position)
-
-    def _record_set(self, group: str, queue: ConsumeQueue, position: int) -> None:
-        if position >= 0:
-            self._set_by_hand[group, queue] = position
-            self._set_by_hand.move_to_end((group, queue))
-            if len(self._set_by_hand) > _SET_BY_HAND_MAX:
-                _, self._set_by_hand_before = self._set_by_hand.popitem(last=False)
-
-    def set_at(self, group: str, queue: ConsumeQueue) -> int:
-        """Return the position in the log of the last record read that set the offset, -1 if none was read; or one that
-        is not before it, as only the latest are remembered.
-        """
-        return self._set_by_hand.get((group, queue), self._set_by_hand_before)
 
     def restore(self, group: str, queue: ConsumeQueue, committed: int, popped: int) -> None:
         """Take up what was saved of a pair."""

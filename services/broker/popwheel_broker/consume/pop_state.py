@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from popwheel_broker.consume import delivery as codec
+from popwheel_broker.consume import progress_record
 from popwheel_broker.consume.ack_memory import NOBODY, AckMemory
 from popwheel_broker.consume.delivery import ORIGIN_BYTES, REDRIVEN_BYTES, REVIVE_QUEUES, Delivery, Origin
 from popwheel_broker.consume.delivery_events import ENTRIES_MAX, DeliveryEvents
@@ -93,6 +94,7 @@ class PopState:
             RecordKind.FORGET_TOPIC: self._forget_topic,
             RecordKind.FORGET_GROUP: self._forget_group,
             RecordKind.OFFSET: self._offset,
+            RecordKind.PROGRESS: self._passed,
             RecordKind.QUARANTINE: self._quarantined,
         }
         self.merge_buffer = MergeBuffer(stay_ms, deliveries_max, pairs_max)
@@ -205,7 +207,14 @@ class PopState:
         queue = self._queue(commit.topic, commit.queue_id)
         if queue is not None:  # else nothing was there: a group begins at the first message
             set_offset = self.merge_buffer.reset if found.origin == codec.RESET else self.merge_buffer.commit
-            set_offset(commit.group, queue, commit.offset, found.position)
+            set_offset(commit.group, queue, commit.offset)
+
+    def _passed(self, found: StoredRecord) -> None:
+        """Apply offsets of groups that have passed messages without a delivery."""
+        for each in progress_record.decode(found.payload):
+            queue = self._queue(each.topic, each.queue_id)
+            if queue is not None:
+                self.merge_buffer.recorded(each.group, queue, each.committed, each.popped)
 
     def _forget_topic(self, found: StoredRecord) -> None:
         """Apply the deletion of a topic. Its open deliveries lapse when they are due, as their messages are gone (P4);

@@ -315,7 +315,7 @@ class Pops:
                 if before:
                     before[-1].next_offset = next_offset  # skipped messages stand behind those to be delivered
                 else:
-                    self._state.merge_buffer.skipped(progress, next_offset)
+                    self._state.merge_buffer.passed(progress, next_offset)
                 return
             fitting = _fitting(entries, budget.response_bytes)
             if fitting < len(entries):

@@ -267,7 +267,7 @@ class PriorityPops:
         if count:
             last.shorten(count)
         else:  # the filter let nothing through that is overdue
-            self._buffer.skipped(last.progress, last.offsets[0])
+            self._buffer.passed(last.progress, last.offsets[0])
             taken.pop()
 
 

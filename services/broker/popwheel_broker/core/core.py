@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from popwheel_broker.consume import progress_record
 from popwheel_broker.consume.acks import Acks
 from popwheel_broker.consume.consumer_lag import ConsumerLag
 from popwheel_broker.consume.delivery import (
@@ -28,6 +29,7 @@ from popwheel_broker.consume.pop_context import PopContext
 from popwheel_broker.consume.pop_state import PopState
 from popwheel_broker.consume.pops import Pops
 from popwheel_broker.consume.quarantine import Quarantine
+from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.consume.relocation import Relocation
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointChanges, Row
 from popwheel_broker.core.cluster_changes import ClusterChanges
@@ -61,6 +63,7 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate
 
 _REWRITES_AT_ONCE = 1000
+_PASSED_AT_ONCE = 1000
 
 
 class CoreListener(Protocol):
@@ -166,7 +169,9 @@ class BrokerCore:
         self.timer = MessageTimer(
             self.store, disk, folder / "timer", options, clock, self.topic_registry, on_fired, self.quarantine
         )
-        self.transactions = Coordinator(self.store, options.transaction, clock, self.topic_registry)
+        self.transactions = Coordinator(
+            self.store, options.transaction, clock, lambda topic: self.topic_registry.topic_ids.get(topic, 0)
+        )
         self.cluster_changes = ClusterChanges(
             self.store, self.state, self.topic_registry, view, self._topics, self.pops, self.interests, subscriptions
         )
@@ -179,7 +184,7 @@ class BrokerCore:
             self.cluster_changes.lite_ends_max,
             self.interests.notify_end,
         )
-        self.lite_offsets = LiteOffsets(self.store, self.state, self._topics, self.pops, self.lite.pops)
+        self.lite_offsets = LiteOffsets(self.store, self.state, lambda: self.revive_topic, self.pops, self.lite.pops)
         self._changed_progress = self.state.merge_buffer.watch()
         self.wings = wings_of(
             store=self.store,
@@ -268,6 +273,10 @@ class BrokerCore:
     def _fold_failed(self, found: StoredRecord, fault: RecordFaultError) -> None:
         self.timer.not_folded()
         self.quarantine.fold_failed(found, fault)
+
+    def not_checked(self, position: int, fault: RecordFaultError) -> None:
+        """Count a record from a master that could not be checked as it came; the fold reads it again."""
+        self.quarantine.count(Step.FOLD, position, fault)
 
     def _load(self) -> None:
         try:
@@ -414,16 +423,6 @@ class BrokerCore:
         for queue in lite_topics:
             self.lite.arrived(queue)
 
-    @property
-    def begun_position(self) -> int:
-        """Position of the log up to which the checkpoint covers that this core has begun with."""
-        return self._begun_with.store.position
-
-    def revive_offsets(self) -> list[int]:
-        """Return where each revive queue's oldest open delivery stands, or where the queue ends."""
-        topic, table = self.revive_topic, self.state.table
-        return [table.oldest_offset(number, self.store.next_offset(topic, number)) for number in range(REVIVE_QUEUES)]
-
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Set a group's committed offset, as a client asked.
 
@@ -454,6 +453,19 @@ class BrokerCore:
         for number in range(REVIVE_QUEUES):
             before = self.store.next_offset(topic, number) - self._options.pop.rewrite_after_records
             self.acks.rewrite(self.state.table.lagging(number, before, _REWRITES_AT_ONCE))
+
+    def record_progress(self) -> Iterator[None]:
+        """Record where groups are that have passed messages without a delivery, some of them for each step.
+
+        Raises:
+            StatusError: the disk is full; those left are recorded later.
+        """
+        buffer = self.state.merge_buffer
+        for _ in range(0, buffer.unrecorded, _PASSED_AT_ONCE):
+            passed = buffer.passed_offsets(_PASSED_AT_ONCE)
+            if passed:
+                self.store.put([Record(RecordKind.PROGRESS, self.revive_topic, 0, progress_record.encode(passed))])
+            yield
 
     def _arrived(self, queue: ConsumeQueue, tag_hashes: Sequence[int]) -> None:
         if isinstance(queue, LiteQueue):

@@ -118,7 +118,8 @@ class DeadLetters:
         ]
         if records:
             self._store.put(records)
-        self._state.merge_buffer.read_to(group, queue, begin + len(found))
+        buffer = self._state.merge_buffer
+        buffer.passed(buffer.of(group, queue), begin + len(found))  # records of skipped ones say nothing
         stay, moved = sum(each.topic == queue.topic for each in records), wanted.count(False)
         return Redriven(len(records) - stay, stay - moved, moved)
 

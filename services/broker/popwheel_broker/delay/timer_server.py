@@ -1,6 +1,6 @@
 """Requests of proxies and operators to the timer: storing delayed messages, recalling them, listing them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -14,7 +14,8 @@ from popwheel_broker.delay.timer_metrics import TimerStatistics
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.flusher import Flusher
 from popwheel_broker.log.record import StoredRecord
-from popwheel_broker.log.refusals import disk_refusal, naming_trouble
+from popwheel_broker.log.refusals import naming_trouble
+from popwheel_broker.log.repaired_reads import RepairedReads
 from popwheel_broker.log.run_batch import RunBatch, Sent, put_alone
 from popwheel_broker.log.timer_record import NONE, TIMER_QUEUE, TIMER_TOPIC, Delay
 from popwheel_common.clock import Clock
@@ -23,7 +24,7 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.contract.names import Use
 from popwheel_common.contract.put import MessageRun, PutKind, PutResult
 from popwheel_common.contract.recall_handle import RecallHandle
-from popwheel_common.errors import CorruptDataError, StatusError
+from popwheel_common.errors import StatusError
 from popwheel_common.pace import Pace
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
@@ -48,7 +49,7 @@ class TimerServer:
         broker_name: for recall handles.
         clock: the time.
         statistics: counts.
-        repair: mends a damaged record at a position of the log; returns whether it is mended.
+        reads: reads records, of which a damaged one is mended.
     """
 
     kind: Final = PutKind.AT_TIME
@@ -63,7 +64,7 @@ class TimerServer:
         broker_name: str,
         clock: Clock,
         statistics: TimerStatistics,
-        repair: Callable[[int], Awaitable[bool]],
+        reads: RepairedReads,
     ) -> None:
         self._timer = timer
         self._store = timer.store
@@ -72,7 +73,7 @@ class TimerServer:
         self._broker_name = broker_name
         self._clock = clock
         self._statistics = statistics
-        self._repair = repair
+        self._reads = reads
         self._pace = Pace(clock)
 
     def bind(self, service: Service) -> None:
@@ -140,16 +141,11 @@ class TimerServer:
                 f"a later master of {self._broker_name} issued this handle, so this one leads no more; try again",
             )
         recall = partial(self._recall_once, request.topic, handle)
-        try:
-            refusal = await self._store.reads.run(recall)
-        except CorruptDataError:
-            if not await self._is_mended(handle.position):
-                raise
-            refusal = await self._store.reads.run(recall)
+        refusal = await self._reads.run(recall, handle.position)
         if refusal is not None:
             await self._flusher.sync_refused(refusal)
             raise refusal
-        await self._flusher.durable(self._store.log.end_position)
+        await self._flusher.durable()
         return pb.RecallResponse(message_id=handle.message_id)
 
     def _recall_once(self, topic: str, handle: RecallHandle) -> StatusError | None:
@@ -162,13 +158,6 @@ class TimerServer:
                 return error
             self._statistics.recalls += 1
         return None
-
-    async def _is_mended(self, position: int) -> bool:
-        """Mend a damaged record; return whether it is mended."""
-        try:
-            return await self._repair(position)
-        except OSError as error:
-            raise disk_refusal(error) from error
 
     async def stats(self, call: Call, request: pb.TimerStatsRequest) -> pb.TimerStatsResponse:
         """Return how many messages are pending, and how late the timer is."""

@@ -9,7 +9,6 @@ from popwheel_broker.lite.lite_pops import LitePops
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind
-from popwheel_broker.topics.system_topics import SystemTopics
 from popwheel_common.contract import names
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 
@@ -20,17 +19,17 @@ class LiteOffsets:
     Args:
         store: the messages.
         state: messages in flight.
-        topics: where a reset is recorded.
+        revive_topic: returns the topic in which a reset is recorded.
         pops: limits progress.
         lite_pops: deliveries of lite topics.
     """
 
     def __init__(
-        self, store: MessageStore, state: PopState, topics: SystemTopics, pops: Pops, lite_pops: LitePops
+        self, store: MessageStore, state: PopState, revive_topic: Callable[[], str], pops: Pops, lite_pops: LitePops
     ) -> None:
         self._store = store
         self._state = state
-        self._topics = topics
+        self._revive_topic = revive_topic
         self._pops = pops
         self._lite_pops = lite_pops
 
@@ -80,7 +79,7 @@ class LiteOffsets:
         buffer = self._state.merge_buffer
         if not all(buffer.has_room(buffer.of(group, queue)) for queue in offsets):
             raise self._pops.progress_full(group)
-        revive = self._topics.revive
+        revive = self._revive_topic()
         commits = [OffsetCommit(group, queue.topic, 0, offset) for queue, offset in offsets.items()]
         in_flight: dict[Delivery, int] = {}
         for queue in offsets:

@@ -93,7 +93,7 @@ class LiteServer:
         if request.HasField("offset"):
             await self._set_offsets(request)
             new = list(request.lite_topics)
-            await self._flusher.durable(self._store.log.end_position)
+            await self._flusher.durable()
         self._lite.record_waiting(known, [each for each in new if each in known.lite_topics])
         return pb.SyncLiteResponse()
 

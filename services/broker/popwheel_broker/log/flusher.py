@@ -108,14 +108,19 @@ class Flusher:
         for queue in (self._waiting, self._waiting_replicated, self._waiting_fully_synced):
             _fail_all(queue, error)
 
-    async def durable(self, position: int) -> None:
+    async def durable(self, position: int | None = None) -> None:
         """Return when the records before `position` are as durable as the mode promises; they are readable then.
+
+        Args:
+            position: where they end; None for all that was appended up to now.
 
         Raises:
             StatusError: this broker leads no more, or its device refused (WriterStoppedError). Whether the records are
                 at the next master, or here after a restart, is unknown.
         """
         self._check()
+        if position is None:
+            position = self._store.log.end_position
         if self._mode == "async":
             if self._marks is not None and self._marks.replicated_position < position:
                 await self.replicated(position)
@@ -140,9 +145,13 @@ class Flusher:
         """
         return self._marks is None or self._marks.replicated_position >= position
 
-    async def replicated(self, position: int) -> None:
-        """Return when the records before `position` outlive the process of this broker. Raises as `durable` does."""
+    async def replicated(self, position: int | None = None) -> None:
+        """Return when the records before `position` outlive the process of this broker. It is called, and raises, as
+        `durable`.
+        """
         self._check()
+        if position is None:
+            position = self._store.log.end_position
         if not self.is_replicated(position):
             await _wait(self._waiting_replicated, position)
 

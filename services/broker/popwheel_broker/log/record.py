@@ -69,6 +69,8 @@ class RecordKind(IntEnum):
     """A poison message is done: retried or dropped."""
     COPY = 13
     """A message that an open delivery needs, though its segment should go (`popwheel_broker.consume.relocation`)."""
+    PROGRESS = 14
+    """Offsets of groups that have passed messages without a delivery (`popwheel_broker.consume.progress_record`)."""
     HALF = 20
     """A message that is delivered if its transaction is committed (`popwheel_broker.transactions.half`)."""
     HALF_CHECK = 21

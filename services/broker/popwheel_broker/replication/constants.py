@@ -23,7 +23,6 @@ class ReplicationConstants:
         window_bytes: bytes of the log that may be under way to one slave.
         unsynced_bytes_max: a slave with so much that is not on its device takes no more for the moment.
         followers_max: slaves that may follow one master.
-        checkpoint_entries_max: offsets that go into one part of a checkpoint; more of them go in several.
         repair_timeout_ms: how long one replica is waited for when a record is repaired.
 
     Raises:
@@ -40,7 +39,6 @@ class ReplicationConstants:
     window_bytes: int = 8 * _MEBIBYTE
     unsynced_bytes_max: int = 64 * _MEBIBYTE
     followers_max: int = 15
-    checkpoint_entries_max: int = 5000
     repair_timeout_ms: int = 3000
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import structlog
 
-from popwheel_broker.consume.quarantine_entry import Step
 from popwheel_broker.core.checkpoint import Checkpoint, CheckpointReader
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.commit_log import CommitLog
@@ -85,6 +84,8 @@ class ReplicaStore:
         self._folder = folder
         self._former_queues = folder / "consumequeue"
         """Folder in which releases before the index files had the queues' entries: a folder for each queue."""
+        self._former_progress = folder / "mastercheckpoint"
+        """File in which release 0.1.0 had the progress of groups at its master, which the log has now."""
         self.superblock = Superblock(disk, folder)
         """Superblock, to be loaded before `start`."""
         self._saved = SavedCheckpoint(disk, folder / _CHECKPOINT_NAME, checkpoint_changes_bytes, on_failure)
@@ -189,6 +190,8 @@ class ReplicaStore:
             # Lest a loss of power takes the first segment and leaves the next: that is taken for damage.
             self.log.reset(0)
         await self._disk.remove_folder(self._former_queues)
+        if self._disk.exists(self._former_progress):
+            self._disk.remove(self._former_progress)
         await self.sync()
         if not self._saved.exists:
             # Before the first record: where there is no checkpoint, all that is there counts as synced.
@@ -297,7 +300,7 @@ class ReplicaStore:
                 records = kept = checked_records(position, data)
         except RecordFaultError as fault:
             # The log is taken over as bytes all the same; the fold reads it again, and passes over what fails there.
-            self.core.quarantine.count(Step.FOLD, position, fault)
+            self.core.not_checked(position, fault)
             records, kept = bare_records(position, data), []
         epochs = None
         for found in records:

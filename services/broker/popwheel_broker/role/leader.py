@@ -13,6 +13,7 @@ from popwheel_broker.delay.service import TimerService
 from popwheel_broker.delay.timer_server import TimerServer
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_broker.log.flusher import Flusher
+from popwheel_broker.log.repaired_reads import RepairedReads
 from popwheel_broker.log.timer_record import TIMER_TOPIC
 from popwheel_broker.replication.log_sender import Master
 from popwheel_broker.replication.replication_master import ReplicationMaster
@@ -99,6 +100,7 @@ class Leader:
             on_failure,
         )
         self.upkeep = Upkeep(context, self.flusher, self.timer)
+        reads = RepairedReads(core.store.reads, context.repair)
         timer_server = TimerServer(
             timer=core.timer,
             flusher=self.flusher,
@@ -106,7 +108,7 @@ class Leader:
             broker_name=options.name,
             clock=clock,
             statistics=context.timer_statistics,
-            repair=context.repair,
+            reads=reads,
         )
         admission = SendAdmission(core.store, options, context.disk_watch, self.members)
         self.checkers = Checkers()
@@ -117,7 +119,7 @@ class Leader:
             checkers=self.checkers,
             apply_changes=core.cluster_changes.apply,
             refusal_of_commits=admission.refusal,
-            repair=context.repair,
+            reads=reads,
         )
         self.transactions = TransactionService(
             coordinator=core.transactions,
@@ -156,6 +158,7 @@ class Leader:
         self._tasks = [
             supervised(self._when_cluster_changes(), "broker-cluster", self._on_failure),
             supervised(self.upkeep.evict_often(), "broker-let-go", self._on_failure),
+            supervised(self.upkeep.record_progress_often(), "broker-progress", self._on_failure),
             supervised(self.upkeep.save_often(), "broker-checkpoint", self._on_failure),
             supervised(self.upkeep.measure_oldest_often(), "broker-oldest", self._on_failure),
             supervised(self.upkeep.delete_expired_often(), "broker-retention", self._on_failure),

@@ -20,7 +20,7 @@ class ReplicaCollector(Collector):
         registry: where it registers itself.
         role: the replica's role.
         files: its log.
-        checkpoints: the stored progress of the master.
+        checkpoints: the progress of the master.
         options: settings.
     """
 
@@ -92,34 +92,23 @@ class ReplicaCollector(Collector):
 
     def _of_checkpoint(self) -> Iterator[Metric]:
         checkpoints = self._checkpoints
-        checkpoint = checkpoints.file.checkpoint
         for name, text, value in (
             (
                 "popwheel_replica_checkpoint_version",
-                "Version of the stored progress of the master.",
+                "Version of the master's progress that this slave has.",
                 checkpoints.version,
             ),
             (
                 "popwheel_replica_checkpoint_epoch",
-                "Epoch of the stored progress of the master.",
-                checkpoint.latest.epoch,
-            ),
-            (
-                "popwheel_replica_checkpoint_offsets",
-                "Offsets in the stored progress of the master.",
-                len(checkpoint.offsets),
-            ),
-            (
-                "popwheel_replica_checkpoint_bytes",
-                "Size of the file with the master's progress.",
-                checkpoints.file.size_bytes,
+                "Epoch of the master's progress that this slave has.",
+                checkpoints.epoch,
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)
         if checkpoints.age_s is not None and self._role.leader is None:
             yield GaugeMetricFamily(
                 "popwheel_replica_checkpoint_age_seconds",
-                "Age of the master's progress that this slave stores.",
+                "Age of the master's progress that this slave has.",
                 value=checkpoints.age_s,
             )
         outcomes = CounterMetricFamily(

@@ -14,7 +14,6 @@ import structlog
 from popwheel_broker.calls.context import BrokerContext
 from popwheel_broker.calls.router import Router
 from popwheel_broker.replication.peers import Peers
-from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.follower import Follower
 from popwheel_broker.role.leader import Leader
 from popwheel_broker.role.replica_server import ReplicaServer
@@ -36,7 +35,6 @@ class RoleMachine:
         role: the replica's role; changed here.
         peers: the other replicas.
         router: serves, parks or refuses calls by the role.
-        checkpoints: the progress that a new master restores.
         replica_server: ends a transfer of the role with the term.
         on_role: called when a report to the controller is due.
     """
@@ -47,7 +45,6 @@ class RoleMachine:
         role: Role,
         peers: Peers,
         router: Router,
-        checkpoints: CheckpointServer,
         replica_server: ReplicaServer,
         on_role: Callable[[], None],
     ) -> None:
@@ -57,7 +54,6 @@ class RoleMachine:
         self._files = context.files
         self._peers = peers
         self._router = router
-        self._checkpoints = checkpoints
         self._replica_server = replica_server
         self._on_role = on_role
         self._stored_numbers: frozenset[int] = frozenset()
@@ -155,7 +151,6 @@ class RoleMachine:
         if leader is not None:
             await self._lead_no_more(leader)  # first: callers need not wait for the device
         if not self._files.is_followers:  # also if this replica was about to lead, or an earlier try failed
-            self._checkpoints.forget_core()
             await self._files.unfinish()
             _log.info("the broker leads no more", name=self._options.name, replica=self._options.replica)
         master = next((each for each in group.replicas if each.number == group.master), None)
@@ -181,7 +176,6 @@ class RoleMachine:
             await self._depose(role.leader)
         await files.finish(group.epoch)
         await files.clear_suspect()  # the election waited for the others: this log is the one that counts now
-        self._checkpoints.take_over()
         leader = Leader(group, self._context, self.group_changed)
         role.begin_to_lead(leader)
         try:

@@ -22,6 +22,7 @@ _LITE_INTERVAL_S = 1.0
 _LITE_REST = 2
 _LITE_RESTS = 10
 """Factor as above: a round over a million lite topics takes some ten seconds of work."""
+_PROGRESS_INTERVAL_S = 3.0
 _SAVE_POLL_INTERVAL_S = 1.0
 _SAVE_TIME_INTERVAL_S = 60.0
 
@@ -73,6 +74,17 @@ class Upkeep:
                 saved_position = position
             except (OSError, StatusError) as error:
                 _log.error("the broker's progress could not be saved, trying again", error=str(error))
+
+    async def record_progress_often(self) -> None:
+        """Record where groups are that have passed messages without a delivery."""
+        while True:
+            await asyncio.sleep(_PROGRESS_INTERVAL_S)
+            try:
+                for _ in self._core.record_progress():
+                    self._flusher.commit_later()
+                    await asyncio.sleep(0)
+            except StatusError as error:
+                _log.error("the progress of groups could not be recorded, trying again", error=str(error))
 
     async def evict_often(self) -> None:
         """Free memory of what is done, and repair damaged records."""
@@ -182,6 +194,6 @@ class Upkeep:
         waiting = await reads.run(core.expiry.to_relocate)
         while waiting:
             copied = await reads.run(lambda: core.relocation.copy(waiting, core.revive_topic))
-            await self._flusher.durable(core.store.log.end_position)
+            await self._flusher.durable()
             core.relocation.rewrite(copied)
             self._flusher.commit_later()

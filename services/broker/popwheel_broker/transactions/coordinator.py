@@ -1,7 +1,7 @@
 """Decides about transactions: accepts half messages, within a limit; ends them; chooses those to check."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -9,7 +9,6 @@ from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import Record, RecordKind, StoredRecord, hash_tag
 from popwheel_broker.options import TransactionOptions
-from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_broker.transactions.check_schedule import CheckSchedule
 from popwheel_broker.transactions.half import (
     HALF_QUEUE,
@@ -38,14 +37,16 @@ class Coordinator:
         store: where records are.
         options: limits.
         clock: the time.
-        names: known topics.
+        topic_id: returns the id of a topic; 0 if it is unknown.
     """
 
-    def __init__(self, store: MessageStore, options: TransactionOptions, clock: Clock, names: TopicRegistry) -> None:
+    def __init__(
+        self, store: MessageStore, options: TransactionOptions, clock: Clock, topic_id: Callable[[str], int]
+    ) -> None:
         self.store = store
         self._options = options
         self._clock = clock
-        self._names = names
+        self._topic_id = topic_id
         self.table = TransactionTable()
         self.schedule = CheckSchedule(self.table, options)
         self.resolved: Counter[Resolution] = Counter()
@@ -76,7 +77,7 @@ class Coordinator:
                 f"{self._options.open_max} (broker.transaction.open_max); commit or roll back some, or send later",
             )
         taken[run.topic] += count
-        topic_id = self._names.topic_ids.get(run.topic, 0)
+        topic_id = self._topic_id(run.topic)
         return [
             Record(
                 RecordKind.HALF,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -10,7 +10,8 @@ from popwheel_broker.consume.delivered_message import common_properties, pulled_
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.flusher import Flusher
 from popwheel_broker.log.record import Record, StoredRecord
-from popwheel_broker.log.refusals import disk_refusal, naming_trouble
+from popwheel_broker.log.refusals import naming_trouble
+from popwheel_broker.log.repaired_reads import RepairedReads
 from popwheel_broker.log.run_batch import RunBatch, Sent, put_alone
 from popwheel_broker.transactions.checkers import Checker, Checkers
 from popwheel_broker.transactions.coordinator import Coordinator
@@ -40,7 +41,7 @@ class TransactionServer:
         checkers: proxies with producers.
         apply_changes: drops deleted topics.
         refusal_of_commits: why no commit may be accepted now; None if it may.
-        repair: mends a damaged record at a position of the log; returns whether it is mended.
+        reads: reads records, of which a damaged one is mended.
     """
 
     kind: Final = PutKind.HALF
@@ -55,7 +56,7 @@ class TransactionServer:
         checkers: Checkers,
         apply_changes: Callable[[Sequence[str]], None],
         refusal_of_commits: Callable[[], StatusError | None],
-        repair: Callable[[int], Awaitable[bool]],
+        reads: RepairedReads,
     ) -> None:
         self._coordinator = coordinator
         self._store = coordinator.store
@@ -64,7 +65,7 @@ class TransactionServer:
         self._checkers = checkers
         self._apply_changes = apply_changes
         self._refusal_of_commits = refusal_of_commits
-        self._repair = repair
+        self._reads = reads
 
     def bind(self, service: Service) -> None:
         """Serve the methods."""
@@ -118,15 +119,10 @@ class TransactionServer:
             )
         resolution = Resolution.COMMITTED if request.commit else Resolution.ROLLED_BACK
         end = partial(self._end_once, request.topic, half, resolution)
-        try:
-            refusal = await self._store.reads.run(end)
-        except CorruptDataError:
-            if not await self._is_mended(half.position):
-                raise
-            refusal = await self._store.reads.run(end)
+        refusal = await self._reads.run(end, half.position)
         if refusal is None or refusal.code in _ENDED:
             # The outcome is durable before a client acts on it: a message sent again must not be committed, too.
-            await self._flusher.durable(self._store.log.end_position)
+            await self._flusher.durable()
         else:
             await self._flusher.sync_refused(refusal)
         if refusal is not None:
@@ -158,13 +154,6 @@ class TransactionServer:
             raise StatusError(Code.INTERNAL_ERROR, f"the transaction can't be ended ({fault}); it is open") from fault
         self._coordinator.resolved[resolution] += 1
         return None
-
-    async def _is_mended(self, position: int) -> bool:
-        """Mend a damaged record; return whether it is mended."""
-        try:
-            return await self._repair(position)
-        except OSError as error:
-            raise disk_refusal(error) from error
 
     # Checks
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -13,7 +12,7 @@ from popwheel_common.clock import Clock
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import FetchCheckpointRequest
-from popwheel_controller.broker_groups.checkpoint_sync import Action, CheckpointSync, Fetch, Give
+from popwheel_controller.broker_groups.checkpoint_sync import CheckpointSync, Fetch, Give
 from popwheel_controller.broker_groups.roles import Roles
 from popwheel_rpc.methods import FETCH_CHECKPOINT, STORE_CHECKPOINT
 from popwheel_rpc.status import RpcError
@@ -37,40 +36,28 @@ class CheckpointMetrics(Collector):
         self._clock = clock
         self.durations = Histogram(
             "popwheel_controller_checkpoint_sync_seconds",
-            "Time from the request to a master until its checkpoint was on a slave's disk",
+            "Time from the request to a master until a slave had its checkpoint",
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
             registry=registry,
         )
         self.failures = Counter(
             "popwheel_controller_checkpoint_failures",
-            "Checkpoints that a master did not send, or that a slave did not store or refused",
+            "Checkpoints that a master did not send, or that a slave did not answer or refused",
             ["step"],
             registry=registry,
         )
         for step in ("fetch", "store", "refused"):
             self.failures.labels(step)
-        self._fetched = Counter(
-            "popwheel_controller_checkpoint_fetches",
-            "Checkpoints received from masters, by kind: whole or difference",
-            ["kind"],
-            registry=registry,
-        )
-        self._bytes = Counter(
-            "popwheel_controller_checkpoint_fetched_bytes", "Bytes of these checkpoints", ["kind"], registry=registry
+        self.fetches = Counter(
+            "popwheel_controller_checkpoint_fetches", "Checkpoints received from masters", registry=registry
         )
         registry.register(self)
-
-    def fetched(self, size_bytes: int, *, whole: bool) -> None:
-        """Count a checkpoint that a master has sent."""
-        kind = "whole" if whole else "difference"
-        self._fetched.labels(kind).inc()
-        self._bytes.labels(kind).inc(size_bytes)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the age of the slaves' checkpoints."""
         ages = GaugeMetricFamily(
             "popwheel_controller_checkpoint_age_seconds",
-            "Age of the checkpoint that a living slave has on its disk",
+            "Age of the checkpoint that a living slave has",
             labels=("broker", "replica"),
         )
         now_s = self._clock.monotonic()
@@ -129,7 +116,8 @@ class CheckpointCarrier:
         while True:
             self._changed.clear()
             now_s = self._clock.monotonic()
-            self._act(self._sync.time_passed(now_s))
+            for fetch in self._sync.time_passed(now_s):
+                self._begin(self._fetch(fetch), fetch.group)
             next_s = self._sync.next_time_s()
             # A round that is due and was not begun waits for a call that is under way.
             wait_s = None if next_s is None or next_s <= now_s else next_s - now_s
@@ -139,15 +127,13 @@ class CheckpointCarrier:
             except TimeoutError:
                 continue
 
-    def _act(self, actions: list[Action]) -> None:
-        for action in actions:
-            work: Coroutine[Any, Any, None] = self._fetch(action) if isinstance(action, Fetch) else self._give(action)
-            task = asyncio.create_task(work, name=f"checkpoint-of-{action.group}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _begin(self, work: Coroutine[None, None, None], group: str) -> None:
+        task = asyncio.create_task(work, name=f"checkpoint-of-{group}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _fetch(self, fetch: Fetch) -> None:
-        request = FetchCheckpointRequest(group=fetch.group, epoch=fetch.epoch, known_version=fetch.known_version)
+        request = FetchCheckpointRequest(group=fetch.group, epoch=fetch.epoch)
         channel = self._roles.channel(fetch.group, fetch.master)
         try:
             checkpoint = await channel.call(FETCH_CHECKPOINT, request, timeout_s=self._timeout_s)
@@ -155,9 +141,10 @@ class CheckpointCarrier:
             self._sync.not_fetched(fetch)
             self._fails("fetch", fetch.group, fetch.master.number, error)
         else:
-            self._metrics.fetched(checkpoint.ByteSize(), whole=not checkpoint.base_version)
+            self._metrics.fetches.inc()
             self._succeeded("fetch", fetch.group)
-            self._act(self._sync.fetched(fetch, checkpoint))
+            for give in self._sync.fetched(fetch, checkpoint):
+                self._begin(self._give(give), give.group)
         self._changed.set()
 
     async def _give(self, give: Give) -> None:
@@ -166,14 +153,13 @@ class CheckpointCarrier:
             await channel.call(STORE_CHECKPOINT, give.checkpoint, timeout_s=self._timeout_s)
         except (StatusError, RpcError) as error:
             refused = isinstance(error, StatusError) and error.code == Code.PRECONDITION_FAILED
-            self._sync.not_stored(give, refused=refused)
+            self._sync.not_stored(give)
             self._fails("refused" if refused else "store", give.group, give.slave.number, error)
         else:
             now_s = self._clock.monotonic()
-            if not give.checkpoint.rest_from:
-                self._metrics.durations.observe(now_s - give.begun_s)
+            self._metrics.durations.observe(now_s - give.begun_s)
             self._succeeded("store", give.group)
-            self._act(self._sync.stored(give, now_s))
+            self._sync.stored(give, now_s)
         self._changed.set()
 
     def _fails(self, step: str, group: str, replica: int, error: StatusError | RpcError) -> None:

@@ -1,8 +1,8 @@
 """Checkpoint sync: when each master is asked for its checkpoint, and what each slave is sent (DESIGN 4).
 
-Pure: it is passed roles, answers and the time, and returns the calls to make. Slaves advance independently: a
-difference is fetched for those with the same version, so a slow or absent slave delays no other. The known epoch and,
-within it, version of a slave never decrease (C4); checkpoints of an epoch that is over are sent to nobody.
+Pure: it is passed roles, answers and the time, and returns the calls to make. A slave that is slow or absent is left
+out until its call ends, and delays no other. The known epoch and, within it, version of a slave never decrease (C4);
+checkpoints of an epoch that is over are sent to nobody.
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,13 @@ class Fetch:
         group: name of the broker group.
         epoch: of its master.
         master: the replica to ask.
-        known_version: base of the difference; 0 for the whole checkpoint.
-        slaves: that get the answer.
-        asked_s: time of the request, monotonic clock.
-        begun_s: time of the request for its first part.
+        begun_s: time of the request, monotonic clock.
     """
 
     number: int
     group: str
     epoch: int
     master: ReplicaPlace
-    known_version: int
-    slaves: tuple[int, ...]
-    asked_s: float
     begun_s: float
 
 
@@ -55,9 +49,6 @@ class Give:
     begun_s: float
 
 
-Action = Fetch | Give
-
-
 @dataclass(slots=True)
 class _Slave:
     """State of a slave.
@@ -65,19 +56,17 @@ class _Slave:
     Args:
         place: its number and address.
         since_s: when it was first seen.
-        epoch: of its checkpoint; 0 if that is not known.
+        epoch: of its checkpoint; 0 if it has none.
         version: of its checkpoint.
-        known_version: base that a difference for it starts from.
-        taken_s: when that checkpoint was requested; None before the first one is complete.
-        took_s: time from then until it was stored.
-        is_busy: whether a call for it is under way.
+        taken_s: when that checkpoint was requested; None if it has none.
+        took_s: time from then until the slave had it.
+        is_busy: whether a call to it is under way.
     """
 
     place: ReplicaPlace
     since_s: float
     epoch: int = 0
     version: int = 0
-    known_version: int = 0
     taken_s: float | None = None
     took_s: float = 0.0
     is_busy: bool = False
@@ -91,17 +80,23 @@ class _Group:
         roles: the current ones.
         next_s: start of the next round.
         slaves: by number; absent ones stay listed, as they may return.
-        fetches: that are under way, by number.
+        fetch: the request to the current master that is under way.
     """
 
     roles: GroupRoles
     next_s: float
     slaves: dict[int, _Slave] = field(default_factory=dict)
-    fetches: dict[int, Fetch] = field(default_factory=dict)
+    fetch: Fetch | None = None
 
     def present(self) -> Iterator[_Slave]:
         """Yield the living slaves."""
         return (self.slaves[place.number] for place in self.roles.slaves)
+
+    @property
+    def can_sync(self) -> bool:
+        """True if the master is not being asked, and a slave is waiting for it."""
+        has_master = self.roles.master is not None
+        return has_master and self.fetch is None and any(not slave.is_busy for slave in self.present())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +105,9 @@ class CheckpointAge:
 
     Args:
         replica: its number.
-        version: of its checkpoint; 0 if that is not known.
+        version: of its checkpoint; 0 if it has none.
         age_s: time since it was requested, or since the slave was first seen if it has none.
-        took_s: time from the request until it was stored; None if it has none.
+        took_s: time from the request until the slave had it; None if it has none.
     """
 
     replica: int
@@ -135,7 +130,7 @@ class CheckpointSync:
         self._groups: dict[str, _Group] = {}
         self._numbers = count(1)
         self._under_way: set[int] = set()
-        """Numbers of the unanswered fetches, also of removed groups."""
+        """Numbers of the unanswered fetches, also to former masters and of removed groups."""
 
     # What is reported
 
@@ -148,6 +143,7 @@ class CheckpointSync:
             return
         elif roles.epoch > group.roles.epoch or roles.master != group.roles.master:
             group.next_s = now_s
+            group.fetch = None
         group.roles = roles
         for place in roles.slaves:
             slave = group.slaves.get(place.number)
@@ -163,107 +159,72 @@ class CheckpointSync:
         """Drop a group that was removed, or that another controller manages now."""
         self._groups.pop(name, None)
 
-    def time_passed(self, now_s: float) -> list[Action]:
+    def time_passed(self, now_s: float) -> list[Fetch]:
         """Return the calls of the rounds that are due."""
-        actions: list[Action] = []
-        due = [group for group in self._groups.values() if group.next_s <= now_s and _can_sync(group)]
+        fetches: list[Fetch] = []
+        due = [group for group in self._groups.values() if group.next_s <= now_s and group.can_sync]
         for group in sorted(due, key=lambda each: each.next_s):
-            by_version: dict[int, list[_Slave]] = {}
-            for slave in group.present():
-                if not slave.is_busy:
-                    known = slave.known_version if slave.epoch == group.roles.epoch else 0
-                    by_version.setdefault(known, []).append(slave)
-            if len(self._under_way) + len(by_version) > max(self._fetches_max, len(by_version)):
+            if len(self._under_way) >= self._fetches_max:
                 break  # the others follow when some of these have answered
+            roles = group.roles
+            assert roles.master is not None, "nobody is there to be asked"
             group.next_s = now_s + self._interval_s
-            actions += [self._fetch(group, known, slaves, now_s, now_s) for known, slaves in by_version.items()]
-        return actions
-
-    def _fetch(self, group: _Group, known: int, slaves: list[_Slave], now_s: float, begun_s: float) -> Fetch:
-        roles = group.roles
-        assert roles.master is not None, "nobody is there to be asked"
-        assert slaves and not any(slave.is_busy for slave in slaves), "two checkpoints are under way to one slave"
-        for slave in slaves:
-            slave.is_busy = True
-        numbers = tuple(slave.place.number for slave in slaves)
-        fetch = Fetch(next(self._numbers), roles.group, roles.epoch, roles.master, known, numbers, now_s, begun_s)
-        group.fetches[fetch.number] = fetch
-        self._under_way.add(fetch.number)
-        return fetch
+            group.fetch = Fetch(next(self._numbers), roles.group, roles.epoch, roles.master, now_s)
+            self._under_way.add(group.fetch.number)
+            fetches.append(group.fetch)
+        return fetches
 
     def next_time_s(self) -> float | None:
         """Return when the next step is due; None if there is none; a past time means that an answer has arrived."""
-        return min((group.next_s for group in self._groups.values() if _can_sync(group)), default=None)
+        return min((group.next_s for group in self._groups.values() if group.can_sync), default=None)
 
-    def fetched(self, fetch: Fetch, checkpoint: ReplicaCheckpoint) -> list[Action]:
+    def fetched(self, fetch: Fetch, checkpoint: ReplicaCheckpoint) -> list[Give]:
         """Process a master's answer; drop it if its epoch is over or if it was not requested."""
         group = self._ended(fetch)
-        if group is None:
+        if group is None or (checkpoint.group, checkpoint.epoch) != (fetch.group, group.roles.epoch):
             return []
-        slaves = [group.slaves[number] for number in fetch.slaves]
-        is_good = (
-            fetch.epoch == group.roles.epoch
-            and (checkpoint.group, checkpoint.epoch) == (fetch.group, fetch.epoch)
-            and checkpoint.version > fetch.known_version
-            and checkpoint.base_version in (0, fetch.known_version)
-        )
-        if not is_good:
-            for slave in slaves:
-                slave.is_busy = False
-            return []
-        present = {place.number for place in group.roles.slaves}
-        actions: list[Action] = []
-        for slave in slaves:
-            slave.is_busy = slave.place.number in present
-            if slave.is_busy:
-                actions.append(Give(fetch.group, slave.place, checkpoint, fetch.begun_s))
-        return actions
+        gives: list[Give] = []
+        for slave in group.present():
+            if not slave.is_busy:
+                slave.is_busy = True
+                gives.append(Give(fetch.group, slave.place, checkpoint, fetch.begun_s))
+        return gives
 
     def not_fetched(self, fetch: Fetch) -> None:
         """Record that a master did not answer, or refused."""
-        group = self._ended(fetch)
-        if group is not None:
-            for number in fetch.slaves:
-                group.slaves[number].is_busy = False
+        self._ended(fetch)
 
     def _ended(self, fetch: Fetch) -> _Group | None:
         self._under_way.discard(fetch.number)
         group = self._groups.get(fetch.group)
-        return None if group is None or group.fetches.pop(fetch.number, None) is None else group
+        if group is None or group.fetch != fetch:
+            return None
+        group.fetch = None
+        return group
 
-    def stored(self, give: Give, now_s: float) -> list[Action]:
-        """Record that a slave has stored its checkpoint."""
-        found = self._receiver(give)
-        if found is None:
-            return []
-        group, slave = found
+    def stored(self, give: Give, now_s: float) -> None:
+        """Record that a slave has its checkpoint."""
+        slave = self._receiver(give)
+        if slave is None:
+            return
         slave.is_busy = False
         checkpoint = give.checkpoint
         if (checkpoint.epoch, checkpoint.version) > (slave.epoch, slave.version):
             slave.epoch, slave.version = checkpoint.epoch, checkpoint.version
-            slave.known_version = checkpoint.rest_from or checkpoint.version
-        if not checkpoint.rest_from:
-            if slave.taken_s is None or give.begun_s > slave.taken_s:
-                slave.taken_s, slave.took_s = give.begun_s, now_s - give.begun_s
-            return []
-        if checkpoint.epoch != group.roles.epoch or group.roles.master is None or slave not in group.present():
-            return []
-        return [self._fetch(group, slave.known_version, [slave], now_s, give.begun_s)]
+        if slave.taken_s is None or give.begun_s > slave.taken_s:
+            slave.taken_s, slave.took_s = give.begun_s, now_s - give.begun_s
 
-    def not_stored(self, give: Give, *, refused: bool) -> None:
-        """Record that a slave did not answer, or refused: of unknown version, it gets a whole checkpoint next."""
-        found = self._receiver(give)
-        if found is not None:
-            _, slave = found
+    def not_stored(self, give: Give) -> None:
+        """Record that a slave did not answer, or refused."""
+        slave = self._receiver(give)
+        if slave is not None:
             slave.is_busy = False
-            if refused:
-                slave.epoch = slave.version = slave.known_version = 0
 
-    def _receiver(self, give: Give) -> tuple[_Group, _Slave] | None:
+    def _receiver(self, give: Give) -> _Slave | None:
         """Return the slave that the checkpoint was sent to, unless another process has replaced it."""
         group = self._groups.get(give.group)
         slave = None if group is None else group.slaves.get(give.slave.number)
-        return None if group is None or slave is None or slave.place != give.slave else (group, slave)
+        return None if slave is None or slave.place != give.slave else slave
 
     # What is shown
 
@@ -285,7 +246,3 @@ class CheckpointSync:
     def names(self) -> list[str]:
         """Return the names of all known groups."""
         return list(self._groups)
-
-
-def _can_sync(group: _Group) -> bool:
-    return group.roles.master is not None and any(not slave.is_busy for slave in group.present())

@@ -3496,21 +3496,17 @@ class FetchCheckpointRequest(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    KNOWN_VERSION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
-    known_version: _builtins.int
-    """The version that the asker has of this epoch, 0 for none: a difference from it will do."""
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         epoch: _builtins.int = ...,
-        known_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "known_version", b"known_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3518,85 +3514,39 @@ Global___FetchCheckpointRequest: _TypeAlias = FetchCheckpointRequest  # noqa: Y0
 
 @_typing.final
 class ReplicaCheckpoint(_message.Message):
-    """Progress of a broker group's master."""
+    """Progress of a broker group's master that its log does not say."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    BASE_VERSION_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     TIMER_FIELD_NUMBER: _builtins.int
-    OFFSETS_FIELD_NUMBER: _builtins.int
-    REVIVE_OFFSETS_FIELD_NUMBER: _builtins.int
-    TOPICS_FIELD_NUMBER: _builtins.int
-    GROUPS_FIELD_NUMBER: _builtins.int
-    GONE_TOPICS_FIELD_NUMBER: _builtins.int
-    GONE_GROUPS_FIELD_NUMBER: _builtins.int
-    REST_FROM_FIELD_NUMBER: _builtins.int
-    SCANNED_POSITION_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     epoch: _builtins.int
     version: _builtins.int
-    """Counts on within an epoch: with each change, and with each time that it is asked for."""
-    base_version: _builtins.int
-    """The version that this is a difference from, which goes onto later ones, too; 0: it is whole."""
+    """Counts on within an epoch, each time that it is asked for."""
     time_ms: _builtins.int
     """Wall clock."""
     high_watermark: _builtins.int
     """The log up to here is what all this was taken from."""
-    rest_from: _builtins.int
-    """Not 0: there is more than goes into one message. What has changed after this version follows, as a difference from
-    it, for which to ask at once.
-    """
-    scanned_position: _builtins.int
-    """Where the log ended when the offsets began to be looked at, which for parts of one look is the same, and may be well
-    before `high_watermark`: what was set by hand behind it need not be in them.
-    """
     @_builtins.property
     def timer(self) -> Global___TimerProgress: ...
-    @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupOffsets]: ...
-    @_builtins.property
-    def revive_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each revive queue: where its oldest open delivery stands."""
-
-    @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownName]:
-        """Ids, as the controller gave them, of the topics and groups that the master knows."""
-
-    @_builtins.property
-    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownName]: ...
-    @_builtins.property
-    def gone_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In a difference: names that it does not know any more."""
-
-    @_builtins.property
-    def gone_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         epoch: _builtins.int = ...,
         version: _builtins.int = ...,
-        base_version: _builtins.int = ...,
         time_ms: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
         timer: Global___TimerProgress | None = ...,
-        offsets: _abc.Iterable[Global___GroupOffsets] | None = ...,
-        revive_offsets: _abc.Iterable[_builtins.int] | None = ...,
-        topics: _abc.Iterable[Global___KnownName] | None = ...,
-        groups: _abc.Iterable[Global___KnownName] | None = ...,
-        gone_topics: _abc.Iterable[_builtins.str] | None = ...,
-        gone_groups: _abc.Iterable[_builtins.str] | None = ...,
-        rest_from: _builtins.int = ...,
-        scanned_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "epoch", b"epoch", "gone_groups", b"gone_groups", "gone_topics", b"gone_topics", "group", b"group", "groups", b"groups", "high_watermark", b"high_watermark", "offsets", b"offsets", "rest_from", b"rest_from", "revive_offsets", b"revive_offsets", "scanned_position", b"scanned_position", "time_ms", b"time_ms", "timer", b"timer", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "high_watermark", b"high_watermark", "time_ms", b"time_ms", "timer", b"timer", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3608,90 +3558,23 @@ class TimerProgress(_message.Message):
 
     LAST_READ_TIME_MS_FIELD_NUMBER: _builtins.int
     MASTER_TIMER_QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
-    SCAN_POSITION_FIELD_NUMBER: _builtins.int
-    STATE_VERSION_FIELD_NUMBER: _builtins.int
     last_read_time_ms: _builtins.int
     """All slots before this time are done."""
     master_timer_queue_offset: _builtins.int
     """Of the timer queue: everything before it is in the master's timer log, or done."""
-    scan_position: _builtins.int
-    """From here on the log has all that fired of the slots that are not done."""
-    state_version: _builtins.int
     def __init__(
         self,
         *,
         last_read_time_ms: _builtins.int = ...,
         master_timer_queue_offset: _builtins.int = ...,
-        scan_position: _builtins.int = ...,
-        state_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_read_time_ms", b"last_read_time_ms", "master_timer_queue_offset", b"master_timer_queue_offset", "scan_position", b"scan_position", "state_version", b"state_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_read_time_ms", b"last_read_time_ms", "master_timer_queue_offset", b"master_timer_queue_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TimerProgress: _TypeAlias = TimerProgress  # noqa: Y015
-
-@_typing.final
-class GroupOffsets(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
-    QUEUE_IDS_FIELD_NUMBER: _builtins.int
-    COMMITTED_FIELD_NUMBER: _builtins.int
-    POPPED_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    topic: _builtins.str
-    @_builtins.property
-    def queue_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """In columns: queue, committed offset, popped offset. In a difference only queues that have changed; committed offset
-        -1: there is no progress any more.
-        """
-
-    @_builtins.property
-    def committed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def popped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        topic: _builtins.str = ...,
-        queue_ids: _abc.Iterable[_builtins.int] | None = ...,
-        committed: _abc.Iterable[_builtins.int] | None = ...,
-        popped: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "group", b"group", "popped", b"popped", "queue_ids", b"queue_ids", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GroupOffsets: _TypeAlias = GroupOffsets  # noqa: Y015
-
-@_typing.final
-class KnownName(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    ID_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    id: _builtins.int
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        id: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___KnownName: _TypeAlias = KnownName  # noqa: Y015
 
 @_typing.final
 class StoreCheckpointResponse(_message.Message):
