@@ -42,6 +42,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="beside each server the same one with N proxy processes"
     )
+    parser.add_argument(
+        "--brokers", type=int, default=1, metavar="N", help="beside that of --workers the same one with N brokers"
+    )
     parser.add_argument("--way", action="append", choices=many.WAYS, help="only this poll_mode; may be repeated")
     parser.add_argument("--failovers", type=int, default=Scale.failovers, help="in one run of failover-...")
     parser.add_argument("--runs", type=int, default=3, help="of each case; the table shows their median")
@@ -112,12 +115,12 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     names = options.case or [name for name in CASES if name not in growth.FILLS]
     alone = [name for name in names if not {name} & {*many.CASES, *failover.CASES, *growth.FILLS}]
     codes = [None, options.compiled] if options.compiled else [None]
-    counts = [1, options.workers] if options.workers > 1 else [1]
+    counts = dict.fromkeys(((1, 1), (options.workers, 1), (options.workers, options.brokers)))
     own = [
-        OwnServer(flush, folder, (), code, workers, forks=options.tiny)
+        OwnServer(flush, folder, (), code, workers, brokers, forks=options.tiny)
         for flush in (options.flush or FLUSHES if alone else ())
         for code in codes
-        for workers in counts
+        for workers, brokers in counts
     ]
     peers = peers_of(options)
     valkeys = [ValkeyServer(keeps, folder) for keeps in options.valkey if alone]

@@ -85,7 +85,8 @@ class OwnServer:
         folder: for its data and its log.
         settings: further ones, as `--set` takes them.
         compiled: where its modules are compiled (`tools/compile.py`); it runs on those of this checkout if not given.
-        workers: proxy processes; one is one process for all.
+        workers: proxy processes; one is one process for all, if there is one broker.
+        brokers: broker processes.
         forks: as in `Scale`.
     """
 
@@ -96,6 +97,7 @@ class OwnServer:
         settings: Sequence[str] = (),
         compiled: Path | None = None,
         workers: int = 1,
+        brokers: int = 1,
         *,
         forks: bool = False,
     ) -> None:
@@ -103,18 +105,27 @@ class OwnServer:
         self.forks = forks
         self.compiled = compiled
         self.workers = workers
+        self.brokers = brokers
         self.name = flush if compiled is None else f"{flush}-compiled"
         self.words = f"--flush {flush}" if compiled is None else f"--flush {flush} --compiled {compiled}"
         if workers > 1:
             self.name += f"-{workers}w"
             self.words += f" --workers {workers}"
+        if brokers > 1:
+            self.name += f"-{brokers}b"
+            self.words += f" --brokers {brokers}"
         self.data_dir = folder / f"data-{self.name}"
         words = [word for setting in (f"broker.flush={flush}", *settings) for word in ("--set", setting)]
-        words += ["--workers", str(workers)]
+        words += ["--workers", str(workers), "--brokers", str(brokers)]
         # Without the second the folder that the process starts in comes first, which has the modules as they stand.
         environment = {} if compiled is None else {"PYTHONPATH": str(compiled.resolve()), "PYTHONSAFEPATH": "1"}
         self._process = StandaloneProcess(self.data_dir, words, environment=environment, loads_itself=not forks)
         self._runs = False
+
+    @property
+    def is_one_process(self) -> bool:
+        """True if one process is all of it."""
+        return self.workers == self.brokers == 1
 
     @property
     def address(self) -> str:
@@ -128,8 +139,8 @@ class OwnServer:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The one process; of several, the parent, the broker and the workers."""
-        if self.workers == 1:
+        """The one process; of several, the parent, the brokers and the workers."""
+        if self.is_one_process:
             return [self._process.pid]
         return [self._process.pid, *sorted(child_pids(self._process.pid), key=_is_worker)]
 
@@ -146,7 +157,7 @@ class OwnServer:
         """Start it on the data there is; seconds until a first send, with these credentials, was answered with OK."""
         began = time.perf_counter()
         # One that shares a port shall not get all connections because it is the first to listen.
-        self._process.start(until="" if self.workers == 1 else READY)
+        self._process.start(until="" if self.is_one_process else READY)
         self._runs = True
         await first_send(self.address, credentials=credentials, within_s=within_s)
         return time.perf_counter() - began
@@ -171,7 +182,7 @@ class OwnServer:
 
 
 def _is_worker(pid: int) -> bool:
-    """Return whether a child is a worker, and not the broker."""
+    """Return whether a child is a worker, and not a broker."""
     return b"--shared-port" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 

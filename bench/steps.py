@@ -154,9 +154,13 @@ def cpu(server: Server, used: Usage, messages: int, took_s: float) -> Figures:
     if server.pids:
         figures["server_cpu_us"] = used.server_s / count * 1e6
         figures["server_cpu_cores"] = used.server_s / took_s
-    if isinstance(server, OwnServer) and server.workers > 1:
-        parent_s, broker_s, *workers_s = used.each_s
+    if isinstance(server, OwnServer) and not server.is_one_process:
+        parent_s, brokers_s, workers_s = (
+            used.each_s[0],
+            used.each_s[1 : 1 + server.brokers],
+            used.each_s[1 + server.brokers :],
+        )
         figures["proxy_cpu_us"] = sum(workers_s) / count * 1e6
-        figures["brokers_cpu_us"] = broker_s / count * 1e6
+        figures["brokers_cpu_us"] = sum(brokers_s) / count * 1e6
         figures["parent_cpu_us"] = parent_s / count * 1e6
     return figures

@@ -53,6 +53,8 @@ _OUT_OF_THE_WAY = 200
 _ARG_START, _ARG_END = 45, 46
 """Places in `/proc/PID/stat`, behind the name: where the kernel finds the command line."""
 _COMMAND_LINE_BYTES = 16_384
+_HAVE_CHILDREN = frozenset({"--workers", "--brokers"})
+"""Options with which a standalone starts further processes."""
 _IN_TURN = threading.Lock()
 """Held by the thread that asks for a process."""
 
@@ -266,7 +268,7 @@ def _show_command_line(words: Sequence[str]) -> None:
 
 def _run(request: Request) -> NoReturn:
     """Run `popwheel` in a process that was forked."""
-    if request.words[:1] == ["cluster"] or "--workers" in request.words:
+    if request.words[:1] == ["cluster"] or _HAVE_CHILDREN.intersection(request.words):
         request = fork_children(request)
     _show_command_line(request.command)
     os.environ.clear()

@@ -171,7 +171,14 @@ def main(context: click.Context) -> None:
     default="1",
     show_default=True,
     metavar="N|auto",
-    help="Proxy processes on the port for clients, beside one broker process; auto: one for each core.",
+    help="Proxy processes on the port for clients, beside those of the brokers; auto: one for each core.",
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Broker processes, each with a log of its own; more than one when a broker's core is full.",
 )
 @_skip_record
 @_with_settings
@@ -182,6 +189,7 @@ def standalone(
     grpc_port: int | None,
     http_port: int | None,
     workers: int,
+    brokers: int,
     skip_record: int | None,
     file: Path | None,
     assignments: Sequence[str],
@@ -199,13 +207,15 @@ def standalone(
     assignments = _skipping(assignments, skip_record)
     options = _load(StandaloneOptions, file, assignments, flags)
 
-    if workers > 1:
+    if workers > 1 or brokers > 1:
+        from popwheel_cli.cluster.cluster_plan import Shape
         from popwheel_cli.cluster.standalone_workers import StandaloneWorkers, stop_s_max_of_all
         from popwheel_cli.settings import given
 
+        shape = Shape(standalone=True, groups=brokers, workers=workers)
         words = given(file, assignments, options)
         return run(
-            lambda: StandaloneWorkers(options, words, workers, data_dir),
+            lambda: StandaloneWorkers(options, words, shape, data_dir),
             options.log,
             stop_s_max_of_all(options),
             old_names=options.old_names,

@@ -1,4 +1,4 @@
-"""Which processes a cluster is made of."""
+"""Which processes a cluster and `standalone --workers` are made of."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from popwheel_cli.process.ports import Ports
 from popwheel_common.settings.config import load
 
 
-def plan(shape: Shape) -> Plan:
-    options = load(StandaloneOptions, assignments=("proxy.grpc_port=0", "controller.http_port=0"))
+def plan(shape: Shape, *assignments: str) -> Plan:
+    options = load(StandaloneOptions, assignments=("proxy.grpc_port=0", "controller.http_port=0", *assignments))
     with Ports() as ports:
         return Planner(options, ("--set", "broker.flush=async"), shape, Path("data"), ports).make()
 
@@ -76,3 +76,40 @@ def test_relays_stand_before_brokers_and_controllers() -> None:
     assert of_replica["broker.advertised_address"] == f'"127.0.0.1:{relays["broker-0-1"].port}"'
     assert of_replica["broker.controller"] == f'"127.0.0.1:{relays["controller"].port}"'
     assert settings(made, "proxy-0")["proxy.controller"] == f'"127.0.0.1:{relays["controller"].target_port}"'
+
+
+def test_standalone_has_its_workers_and_brokers_as_children_and_is_the_controller_itself() -> None:
+    made = plan(Shape(standalone=True, groups=2, workers=2))
+    port = f"127.0.0.1:{made.grpc_port}"
+    assert [[child.name for child in tier] for tier in made.tiers] == [
+        [],
+        ["broker", "broker-1"],
+        [f"{port}/0", f"{port}/1"],
+    ]
+    children = [child for tier in made.tiers for child in tier]
+    assert [child.label for child in children] == ["broker", "broker-1", "0", "1"]
+    assert {child.log for child in children} == {None}, "their output goes where the parent's goes"
+    assert len({child.port for child in children} | {made.grpc_port, made.http_port}) == 6
+    for number in range(2):
+        of_worker = settings(made, f"{port}/{number}")
+        assert of_worker["proxy.grpc_port"] == str(made.grpc_port)
+        assert of_worker["proxy.controller"] == f'"{made.controllers}"'
+        assert of_worker["proxy.http_host"] == '"127.0.0.1"', "the parent has all on its own page"
+        assert of_worker["proxy.auto_create_topics"] == "true"
+
+
+def test_the_first_broker_of_standalone_is_that_of_one_process() -> None:
+    made = plan(Shape(standalone=True, groups=2))
+    assert (folder(made, "broker"), folder(made, "broker-1")) == ("data", "data/broker-1")
+    first, second = made.tiers[1]
+    assert "--lock-inherited" in first.words, "the parent has locked that folder"
+    assert "--lock-inherited" not in second.words
+    assert [settings(made, name)["broker.name"] for name in ("broker", "broker-1")] == ['"broker-0"', '"broker-1"']
+    assert settings(made, "broker-1")["broker.flush"] == "async"
+
+
+def test_brokers_of_standalone_are_named_after_the_first() -> None:
+    made = plan(Shape(standalone=True, groups=2), "broker.name=mq", "broker.replica=3", "proxy.name=gate")
+    assert [settings(made, name)["broker.name"] for name in ("broker", "broker-1")] == ['"mq"', '"mq-1"']
+    assert settings(made, "broker")["broker.replica"] == "3", "as the superblock has it"
+    assert [child.name for child in made.tiers[2]] == ["gate/0"]

@@ -311,6 +311,4 @@ def test_the_controller_and_a_proxy_cannot_have_one_port(tmp_path: Path) -> None
     words = ("--grpc-port", str(port - 1), "--http-port", str(port))
     result = call("cluster", "--data-dir", str(tmp_path), *words)
     assert result.exit_code == 2
-    assert sentence_of(result) == (
-        f"--http-port: {port} is a port of the proxies ({port - 1} and the next ones); choose another"
-    )
+    assert sentence_of(result) == f"proxy.grpc_port: {port} is the port of controller.http_port, too; choose another"

@@ -52,6 +52,24 @@ def test_a_number_of_workers_that_cannot_be_is_refused_in_a_sentence(value: str,
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("value", ["0", "65", "many"])
+def test_a_number_of_brokers_that_cannot_be_is_refused_in_a_sentence(value: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ("standalone", "--data-dir", str(tmp_path / "data"), "--brokers", value))
+    assert (result.exit_code, "--brokers" in result.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_record_is_skipped_in_one_log_alone(tmp_path: Path) -> None:
+    words = ("standalone", "--data-dir", str(tmp_path / "data"), "--brokers", "2", "--skip-record", "556")
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert (
+        "broker.skip_record: is a place in one log, and there are 2: first start and stop the broker" in result.stderr
+    )
+    assert f"popwheel broker --data-dir {tmp_path}/data/broker-1" in result.stderr
+    assert not (tmp_path / "data").exists()
+
+
 async def test_the_parents_metrics_are_on_the_page_of_its_children() -> None:
     own = CollectorRegistry()
     Counter("calls", "Calls", ["code"], registry=own).labels("OK").inc(2)

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from popwheel_cli.cluster.children import Child
-from popwheel_cli.cluster.cluster_plan import check_folder
 from popwheel_cli.cluster.worker_metrics import ChildPages
 from popwheel_cli.options import ClusterOptions
+from popwheel_cli.process.broker_folders import check_cluster_folder, check_standalone_folder
 from popwheel_cli.process.ports import Ports
 from popwheel_cli.settings import assigned, given
 from popwheel_common.errors import ConfigurationError
@@ -24,7 +24,7 @@ async def test_a_worker_that_gives_no_page_is_counted_on_the_page() -> None:
     with Ports() as ports:
         port = ports.reserve(HOST, 0, "proxy.grpc_port")
         registry = CollectorRegistry()
-        pages = ChildPages({"0": Child("proxy/0", (), HOST, port, "/healthz", None, ())}, registry)
+        pages = ChildPages([Child("proxy/0", (), HOST, port, "/healthz", None)], registry)
         page = await MetricsPage(registry, pages.read).text(PLAIN, pairs=False)
     assert "\npopwheel_processes_without_page 1.0\n" in page.decode()
 
@@ -114,16 +114,29 @@ async def test_the_metrics_of_all_workers_are_one_page() -> None:
 
 
 def test_a_folder_of_another_kind_or_of_more_brokers_is_refused(tmp_path: Path) -> None:
-    check_folder(tmp_path / "new", 1)
+    check_cluster_folder(tmp_path / "new", 1)
     for number in (0, 10):
         (tmp_path / f"broker-{number}").mkdir()
-    check_folder(tmp_path, 11)
+    check_cluster_folder(tmp_path, 11)
     with pytest.raises(ConfigurationError, match=r"^--groups: must be at least 11, because .* of broker-10$"):
-        check_folder(tmp_path, 8)
+        check_cluster_folder(tmp_path, 8)
     (tmp_path / "broker-3-2").mkdir()
-    check_folder(tmp_path, 11, 3)
+    check_cluster_folder(tmp_path, 11, 3)
     with pytest.raises(ConfigurationError, match=r"^--replicas: must be at least 3, because .* with the number 2$"):
-        check_folder(tmp_path, 11, 2)
+        check_cluster_folder(tmp_path, 11, 2)
     (tmp_path / "broker").mkdir()
     with pytest.raises(ConfigurationError, match="standalone; give another folder"):
-        check_folder(tmp_path, 11)
+        check_cluster_folder(tmp_path, 11)
+
+
+def test_standalone_refuses_the_folder_of_a_cluster_or_of_more_brokers(tmp_path: Path) -> None:
+    check_standalone_folder(tmp_path / "new", 1)
+    (tmp_path / "broker").mkdir()
+    check_standalone_folder(tmp_path, 1)
+    (tmp_path / "broker-1").mkdir()
+    check_standalone_folder(tmp_path, 2)
+    with pytest.raises(ConfigurationError, match=r"^--brokers: must be at least 2, because .* of broker-1$"):
+        check_standalone_folder(tmp_path, 1)
+    (tmp_path / "broker-0").mkdir()
+    with pytest.raises(ConfigurationError, match=r"^--data-dir: .* holds data of `popwheel cluster`; run that"):
+        check_standalone_folder(tmp_path, 2)

@@ -37,7 +37,6 @@ class Child:
         port: the same.
         page: answers 200 when the child counts as started: `/readyz` or `/healthz`.
         log: where its output goes; None: where ours goes.
-        files: open files of ours that it has as well, under the same numbers.
     """
 
     name: str
@@ -46,7 +45,11 @@ class Child:
     port: int
     page: str
     log: Path | None
-    files: Sequence[int] = ()
+
+    @property
+    def label(self) -> str:
+        """Value of the label `worker` in metrics: "0" of `proxy-1/0`."""
+        return self.name.rpartition("/")[2]
 
 
 class Children:
@@ -59,6 +62,7 @@ class Children:
         silence_s_max: how long one may give no sign of life; then it is killed, and started again.
         restarted: called with the name of each that is started again.
         hung: called with the name of each that is killed because it hangs.
+        files: open files of ours that each has as well, under the same numbers.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Children:
         silence_s_max: float,
         restarted: Callable[[str], None] = lambda _: None,
         hung: Callable[[str], None] = lambda _: None,
+        files: Sequence[int] = (),
     ) -> None:
         self._children = {child.name: child for tier in tiers for child in tier}
         self._supervisor = Supervisor([[child.name for child in tier] for tier in tiers], stop_s_max)
@@ -76,6 +81,7 @@ class Children:
         self._clock = clock
         self._restarted = restarted
         self._hung = hung
+        self._files = files
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._log_begins: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -231,7 +237,7 @@ class Children:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    pass_fds=(*child.files, its_end),
+                    pass_fds=(*self._files, its_end),
                 )
         except BaseException:
             os.close(signs)

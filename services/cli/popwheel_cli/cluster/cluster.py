@@ -8,10 +8,11 @@ from pathlib import Path
 import structlog
 
 from popwheel_cli.cluster.children import Children
-from popwheel_cli.cluster.cluster_plan import INSIDE, Planner, RelayPlan, Row, Shape, check_folder
+from popwheel_cli.cluster.cluster_plan import INSIDE, Planner, RelayPlan, Row, Shape
 from popwheel_cli.cluster.workers import STOP_S_MAX
 from popwheel_cli.drills.links import Links
 from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.process.broker_folders import check_cluster_folder
 from popwheel_cli.process.data_lock import DataLock
 from popwheel_cli.process.extras import check_extras
 from popwheel_cli.process.listeners import warn_of_open_admin, warn_of_open_clients
@@ -52,7 +53,7 @@ class ClusterOfOneMachine:
             ConfigurationError: the data folder or a port cannot be had.
             CommandError: a process cannot start.
         """
-        check_folder(self._data_dir, self._shape.groups, self._shape.replicas)
+        check_cluster_folder(self._data_dir, self._shape.groups, self._shape.replicas)
         self._lock.check()
         ports = self._stack.enter_context(Ports())
         plan = Planner(self._options, self._given, self._shape, self._data_dir, ports).make()

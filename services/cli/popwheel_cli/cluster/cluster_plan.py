@@ -1,11 +1,13 @@
-"""Plan of a cluster on one machine: processes, ports, settings and folders."""
+"""Plan of several processes on one machine: their ports, settings and folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from popwheel_cli.cluster.children import Child
-from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.cluster.workers import worker_children
+from popwheel_cli.options import ClusterOptions
+from popwheel_cli.process.broker_folders import replica_folder
 from popwheel_cli.process.listeners import host_in_address, reached_here
 from popwheel_cli.process.ports import Ports
 from popwheel_cli.settings import assigned
@@ -25,6 +27,8 @@ class Shape:
     """Shape of a cluster: the number of processes of each kind.
 
     Args:
+        standalone: whether the parent is the controller itself, with the workers of the one proxy as its children, on
+            the data folder of `popwheel standalone`.
         groups: broker groups.
         proxies: proxies.
         workers: of each proxy.
@@ -33,8 +37,9 @@ class Shape:
         relays: whether there is a relay before each broker and controller.
     """
 
+    standalone: bool = False
     groups: int
-    proxies: int
+    proxies: int = 1
     workers: int = 1
     replicas: int = 1
     controllers: int = 1
@@ -61,24 +66,20 @@ class Plan:
     """The processes of a cluster.
 
     Args:
-        tiers: those that are started first and stopped last in the first tier.
+        grpc_port: port of the first proxy.
+        http_port: port of the admin API.
+        controllers: addresses of the controllers, with commas between them.
+        tiers: controllers, which are started first and stopped last, then brokers, then proxies.
         rows: rows of the table at the start.
         relays: before which of them there is a relay.
     """
 
+    grpc_port: int = 0
+    http_port: int = 0
+    controllers: str = ""
     tiers: list[list[Child]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     relays: list[RelayPlan] = field(default_factory=list)
-
-
-def replica_name(group: int, replica: int, replicas: int) -> str:
-    """Return the name of a replica's process; a group's only one has the group's name."""
-    return f"broker-{group}" if replicas == 1 else f"broker-{group}-{replica}"
-
-
-def replica_folder(group: int, replica: int) -> str:
-    """Return the folder of a replica; that of the first does not depend on their number."""
-    return f"broker-{group}-{replica}" if replica else f"broker-{group}"
 
 
 class Planner:
@@ -93,7 +94,7 @@ class Planner:
     """
 
     def __init__(
-        self, options: StandaloneOptions, given: Sequence[str], shape: Shape, data_dir: Path, ports: Ports
+        self, options: ClusterOptions, given: Sequence[str], shape: Shape, data_dir: Path, ports: Ports
     ) -> None:
         self._options = options
         self._given = given
@@ -108,23 +109,22 @@ class Planner:
         Raises:
             ConfigurationError: a port cannot be had.
         """
-        proxy_ports, http_port = self._public_ports()
-        controllers = [self._ports.reserve(INSIDE, 0, "controller.grpc_port") for _ in range(self._shape.controllers)]
-        direct = ",".join(f"{INSIDE}:{port}" for port in controllers)
-        names = [_controller_name(number, self._shape.controllers) for number in range(self._shape.controllers)]
-        relayed = ",".join(f"{INSIDE}:{self._relay(name, port)}" for name, port in zip(names, controllers, strict=True))
-        proxies = [self._proxy(number, port, direct) for number, port in enumerate(proxy_ports)]
-        first_tier = [
-            self._controller(number, name, port, http_port if number == 0 else 0)
-            for number, (name, port) in enumerate(zip(names, controllers, strict=True))
-        ]
-        brokers = [
-            self._broker(group, replica, relayed)
-            for group in range(self._shape.groups)
-            for replica in range(self._shape.replicas)
-        ]
-        self._plan.tiers = [first_tier, brokers, proxies]
-        return self._plan
+        shape, plan = self._shape, self._plan
+        proxy_ports, plan.http_port = self._public_ports()
+        plan.grpc_port = proxy_ports[0]
+        ports = [self._ports.reserve(INSIDE, 0, "controller.grpc_port") for _ in range(shape.controllers)]
+        plan.controllers = ",".join(f"{INSIDE}:{port}" for port in ports)
+        names = [_controller_name(number, shape.controllers) for number in range(shape.controllers)]
+        relayed = ",".join(f"{INSIDE}:{self._relay(name, port)}" for name, port in zip(names, ports, strict=True))
+        if shape.standalone:
+            controllers, proxies = [], self._workers()
+        else:
+            controllers = [self._controller(*each) for each in zip(range(shape.controllers), names, ports, strict=True)]
+            proxies = [self._proxy(number, port) for number, port in enumerate(proxy_ports)]
+        groups, replicas = range(shape.groups), range(shape.replicas)
+        brokers = [self._broker(group, replica, relayed) for group in groups for replica in replicas]
+        plan.tiers = [controllers, brokers, proxies]
+        return plan
 
     def _public_ports(self) -> tuple[list[int], int]:
         """Return the ports that the operator chose: of each proxy, and of the admin API."""
@@ -134,10 +134,6 @@ class Planner:
         if first and first + count - 1 > _PORT_MAX:
             raise ConfigurationError(
                 "--grpc-port", f"must leave ports for {count} proxies, up to {_PORT_MAX}, not {first}"
-            )
-        if first and http_port in range(first, first + count):
-            raise ConfigurationError(
-                "--http-port", f"{http_port} is a port of the proxies ({first} and the next ones); choose another"
             )
         reserve = self._ports.reserve
         return [
@@ -152,25 +148,34 @@ class Planner:
         self._plan.relays.append(relay)
         return relay.port
 
-    def _proxy(self, number: int, port: int, controllers: str) -> Child:
-        options = self._options.proxy
+    def _workers(self) -> list[Child]:
+        """Return the workers of the only proxy."""
+        options, port = self._options.proxy, self._plan.grpc_port
+        name = options.name or f"{host_in_address(options.grpc_host)}:{port}"
+        return worker_children(self._ports, name, self._shape.workers, INSIDE, self._given, self._proxy_settings(port))
+
+    def _proxy(self, number: int, port: int) -> Child:
+        options, workers = self._options.proxy, self._shape.workers
         health = self._ports.reserve(options.http_host, 0, "proxy.http_host")
-        settings: dict[str, object] = {
-            "proxy.name": f"proxy-{number}",
+        name = f"proxy-{number}"
+        settings = {**self._proxy_settings(port), "proxy.name": name, "proxy.http_port": health}
+        words = ("proxy", "--workers", str(workers)) if workers > 1 else ("proxy",)
+        grpc = f"{host_in_address(options.grpc_host)}:{port}"
+        return self._child(name, words, settings, grpc, (options.http_host, health))
+
+    def _proxy_settings(self, port: int) -> dict[str, object]:
+        options = self._options.proxy
+        return {
+            "proxy.grpc_host": options.grpc_host,
             "proxy.grpc_port": port,
-            "proxy.http_port": health,
-            "proxy.controller": controllers,
+            "proxy.controller": self._plan.controllers,
             "proxy.auto_create_topics": options.auto_create_topics,
             "proxy.auto_create_groups": options.auto_create_groups,
         }
-        workers = self._shape.workers
-        words = ("proxy", "--workers", str(workers)) if workers > 1 else ("proxy",)
-        grpc = f"{host_in_address(options.grpc_host)}:{port}"
-        return self._child(f"proxy-{number}", words, settings, grpc, (options.http_host, health))
 
-    def _controller(self, number: int, name: str, port: int, http_port: int) -> Child:
+    def _controller(self, number: int, name: str, port: int) -> Child:
         host = self._options.controller.http_host
-        http_port = http_port or self._ports.reserve(host, 0, "controller.http_port")
+        http_port = self._ports.reserve(host, 0, "controller.http_port") if number else self._plan.http_port
         settings: dict[str, object] = {
             "controller.grpc_host": INSIDE,
             "controller.grpc_port": port,
@@ -183,25 +188,33 @@ class Planner:
         return self._child(name, words, settings, f"{INSIDE}:{port}", (host, http_port))
 
     def _broker(self, group: int, replica: int, controllers: str) -> Child:
-        name = replica_name(group, replica, self._shape.replicas)
+        options, standalone = self._options.broker, self._shape.standalone
+        name = group_name = f"broker-{group}"
+        folder = ["--data-dir", str(self._data_dir / replica_folder(group, replica))]
+        if standalone and group == 0:  # as with one process
+            name, group_name = "broker", options.name
+            folder = ["--data-dir", str(self._data_dir), "--lock-inherited"]
+        elif standalone:
+            group_name = f"{options.name.removesuffix('-0')}-{group}"
+        elif self._shape.replicas > 1:
+            name = f"{name}-{replica}"
         port, health = (self._ports.reserve(INSIDE, 0, "broker.grpc_port") for _ in range(2))
         reached = self._relay(name, port)
         settings: dict[str, object] = {
-            "broker.name": f"broker-{group}",
-            "broker.replica": replica,
+            "broker.name": group_name,
+            "broker.replica": options.replica if standalone else replica,
             "broker.grpc_host": INSIDE,
             "broker.grpc_port": port,
             "broker.http_port": health,
             "broker.advertised_address": "" if reached == port else f"{INSIDE}:{reached}",
             "broker.controller": controllers,
         }
-        words = ("broker", "--data-dir", str(self._data_dir / replica_folder(group, replica)))
-        return self._child(name, words, settings, f"{INSIDE}:{port}", (INSIDE, health))
+        return self._child(name, ("broker", *folder), settings, f"{INSIDE}:{port}", (INSIDE, health))
 
     def _child(
         self, name: str, words: Sequence[str], settings: dict[str, object], grpc: str, http: tuple[str, int]
     ) -> Child:
-        log = self._data_dir / "logs" / f"{name}.log"
+        log = None if self._shape.standalone else self._data_dir / "logs" / f"{name}.log"
         self._plan.rows.append((name, grpc, f"http://{host_in_address(http[0])}:{http[1]}", str(log)))
         words = (words[0], *self._given, *assigned(settings), *words[1:])
         return Child(name, words, reached_here(http[0]), http[1], "/readyz", log)
@@ -209,29 +222,3 @@ class Planner:
 
 def _controller_name(number: int, count: int) -> str:
     return "controller" if count == 1 else f"controller-{number}"
-
-
-def check_folder(data_dir: Path, groups: int, replicas: int = 1) -> None:
-    """Check that a data folder belongs to such a cluster, or is new.
-
-    Raises:
-        ConfigurationError: it is not, or it holds brokers that would be left out.
-    """
-    if (data_dir / "broker").exists():
-        raise ConfigurationError(
-            "--data-dir", f"{data_dir} holds data of a broker that runs by itself or standalone; give another folder"
-        )
-    group = replica = 0
-    for path in data_dir.glob("broker-*"):
-        words = path.name.split("-")[1:]
-        if all(word.isdigit() for word in words) and len(words) <= 2:
-            group = max(group, int(words[0]))
-            replica = max(replica, int(words[1]) if len(words) == 2 else 0)
-    if group >= groups:
-        raise ConfigurationError(
-            "--groups", f"must be at least {group + 1}, because {data_dir} holds the messages of broker-{group}"
-        )
-    if replica >= replicas:
-        raise ConfigurationError(
-            "--replicas", f"must be at least {replica + 1}, because {data_dir} holds replicas with the number {replica}"
-        )

@@ -1,15 +1,17 @@
-"""`popwheel standalone --workers N`: N proxy processes on one port, a broker process, and their parent.
+"""`popwheel standalone --workers N`: N proxy processes on one port, one or more brokers, and their parent.
 
 The parent is the controller. It serves HTTP for all, and starts again what ends.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
 from prometheus_client import Counter
 
 from popwheel_cli.cluster.children import Child, Children
+from popwheel_cli.cluster.cluster_plan import INSIDE, Planner, Shape
 from popwheel_cli.cluster.worker_metrics import ChildPages
 from popwheel_cli.cluster.workers import (
     STOP_S_MAX,
@@ -17,10 +19,10 @@ from popwheel_cli.cluster.workers import (
     hung_children,
     show_workers,
     trouble_of,
-    worker_children,
     worker_restarts,
 )
 from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.process.broker_folders import check_standalone_folder, replica_folder
 from popwheel_cli.process.data_lock import DataLock
 from popwheel_cli.process.extras import check_extras
 from popwheel_cli.process.inspected import pages_of
@@ -32,14 +34,11 @@ from popwheel_cli.process.listeners import (
     warn_of_open_admin,
     warn_of_open_clients,
 )
-from popwheel_cli.process.ports import Ports
 from popwheel_cli.process.service_process import ServiceProcess, stop_s_max
-from popwheel_cli.settings import assigned
+from popwheel_common.errors import ConfigurationError
 from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerAddresses, ControllerApp
 
-_BROKER = "broker"
-_INSIDE = "127.0.0.1"
 _GRACE_S = 1.0
 
 _logger = structlog.get_logger()
@@ -56,82 +55,72 @@ class StandaloneWorkers(ServiceProcess):
     Args:
         options: settings of everything.
         given: words of the command line that gave them, for the children.
-        count: how many workers.
+        shape: how many workers, and brokers with a log of their own each.
         data_dir: folder of all persistent data, the same as that of one process, for this one alone.
 
     Raises:
         ConfigurationError: the certificate between services cannot be used.
     """
 
-    def __init__(self, options: StandaloneOptions, given: Sequence[str], count: int, data_dir: Path) -> None:
+    def __init__(self, options: StandaloneOptions, given: Sequence[str], shape: Shape, data_dir: Path) -> None:
         check_extras(options.proxy)
         super().__init__(options)
         self._stop_s_max = _child_stop_s_max(options)
         self._given = given
-        self._count = count
+        self._shape = shape
         self._data_dir = data_dir
 
     async def start(self) -> None:
-        """Serve the controller, start broker and workers, then serve HTTP for all.
+        """Serve the controller, start brokers and workers, then serve HTTP for all.
 
         Raises:
             ConfigurationError: the data folder or a port cannot be had.
             CorruptDataError, UnknownFormatError: what the controller has in the data folder cannot be used.
-            CommandError: the broker or a worker cannot start.
+            CommandError: a broker or a worker cannot start.
         """
         options, stack = self._options, self._stack
         proxy, controller = options.proxy, options.controller
+        check_standalone_folder(self._data_dir, self._shape.groups)
+        self._check_skipped_record()
         lock = DataLock(self._data_dir)
         lock.check()
         check_files(options.access, proxy.tls)
         tokens = tokens_of(options.access, self._clock, self._registry)
-        ports = self._ports
-        grpc_port = ports.reserve(proxy.grpc_host, proxy.grpc_port, "proxy.grpc_port")
-        http_port = ports.reserve(controller.http_host, controller.http_port, "controller.http_port")
-        address = f"{_INSIDE}:{ports.reserve(_INSIDE, 0, 'controller.grpc_port')}"
+        plan = Planner(options, self._given, self._shape, self._data_dir, self._ports).make()
+        _, brokers, workers = plan.tiers
         self._lock(lock)
         app = ControllerApp(
             Runtime(self._clock, self._secrets, self._registry),
             controller,
             self._data_dir / "controller",
             self._to_broker,
-            addresses=ControllerAddresses(address, f"{host_in_address(controller.http_host)}:{http_port}"),
+            addresses=ControllerAddresses(
+                plan.controllers, f"{host_in_address(controller.http_host)}:{plan.http_port}"
+            ),
         )
         app.own_pages = pages_of(self._options, self._registry)
         self._cluster_id = lambda: app.state.id
         await app.start()
         server = self._server(app.service, CONTROLLER_LIMITS)
-        await listen(server, _INSIDE, int(address.rpartition(":")[2]), "controller.grpc_port")
+        await listen(server, INSIDE, int(plan.controllers.rpartition(":")[2]), "controller.grpc_port")
         stack.push_async_callback(server.stop, _GRACE_S)
         stack.push_async_callback(app.stop)  # ends the streams of watchers, which the server would wait for
 
         warn_of_open_clients(options.access, proxy.grpc_host)
         warn_of_open_admin(options.access, controller.http_host)
         if options.access.file and not options.tls.certificate_file:
-            _logger.warning("local programs can call the broker past access.file: give tls.*, or use one worker")
-        # Each child has the lock as well: the folder is free when all are gone, also after a kill -9 of this process.
-        files = (lock.descriptor,)
-        broker = self._broker(ports, address, files)
-        settings = {
-            "proxy.grpc_host": proxy.grpc_host,
-            "proxy.grpc_port": grpc_port,
-            "proxy.http_host": _INSIDE,
-            "proxy.controller": address,
-            "proxy.auto_create_topics": proxy.auto_create_topics,
-            "proxy.auto_create_groups": proxy.auto_create_groups,
-        }
-        inside = proxy.model_copy(update={"http_host": _INSIDE})
-        name = proxy.name or f"{host_in_address(proxy.grpc_host)}:{grpc_port}"
-        workers = worker_children(ports, name, self._count, inside, self._given, settings, files)
-        pages = ChildPages({_BROKER: broker, **workers}, self._registry)
+            _logger.warning("local programs can call the broker past access.file: give tls.*, or run one process")
+        pages = ChildPages([*brokers, *workers], self._registry)
         hung = hung_children(self._registry)
         children = Children(
-            [[broker], list(workers.values())],
+            plan.tiers,
             self._clock,
             self._stop_s_max,
             options.children.silence_ms_max / 1000,
-            restarted=self._count_restarts(),
+            restarted=self._count_restarts(brokers),
             hung=lambda _: hung.inc(),
+            # Each has the lock as well: the folder is free when all are gone, also after a kill -9 of this process.
+            files=(lock.descriptor,),
         )
         show_workers(self._registry, children, workers)
         stack.push_async_callback(children.stop)
@@ -141,11 +130,11 @@ class StandaloneWorkers(ServiceProcess):
         http = await self._serve_http(
             {
                 "controller": app.health,
-                "broker": lambda: pages.reasons.get(_BROKER) or None,
-                "workers": lambda: trouble_of({number: pages.reasons.get(number, "") for number in workers}),
+                **{each.label: partial(pages.trouble, each) for each in brokers},
+                "workers": lambda: trouble_of(pages, workers),
             },
             controller.http_host,
-            http_port,
+            plan.http_port,
             "controller.http_port",
             lambda: app.admin,
             tokens,
@@ -154,32 +143,32 @@ class StandaloneWorkers(ServiceProcess):
         )
         _logger.info(
             "popwheel standalone serves",
-            grpc=f"{host_in_address(proxy.grpc_host)}:{grpc_port}",
+            grpc=f"{host_in_address(proxy.grpc_host)}:{plan.grpc_port}",
             http=http,
             data=str(self._data_dir),
-            workers=self._count,
+            workers=len(workers),
+            brokers=len(brokers),
         )
 
-    def _broker(self, ports: Ports, controller: str, files: Sequence[int]) -> Child:
-        port, http_port = (ports.reserve(_INSIDE, 0, "broker.grpc_port") for _ in range(2))
-        settings: dict[str, object] = {
-            "broker.grpc_host": _INSIDE,
-            "broker.grpc_port": port,
-            "broker.http_port": http_port,
-            "broker.advertised_address": "",
-            "broker.controller": controller,
-        }
-        words = ("broker", *self._given, *assigned(settings), "--data-dir", str(self._data_dir), "--lock-inherited")
-        return Child(_BROKER, words, _INSIDE, http_port, "/readyz", None, files)
+    def _check_skipped_record(self) -> None:
+        """Refuse to skip a record of several logs: all but one would say that it is sound there, and not start."""
+        if self._shape.groups > 1 and self._options.broker.skip_record is not None:
+            raise ConfigurationError(
+                "broker.skip_record",
+                f"is a place in one log, and there are {self._shape.groups}: first start and stop the broker of that "
+                f"log alone with it (`popwheel broker --data-dir {self._data_dir / replica_folder(1)}`, or "
+                f"{self._data_dir} for the first), then all without it",
+            )
 
-    def _count_restarts(self) -> Callable[[str], None]:
-        workers = worker_restarts(self._registry)
-        broker = Counter(
+    def _count_restarts(self, brokers: Sequence[Child]) -> Callable[[str], None]:
+        of_workers = worker_restarts(self._registry)
+        of_brokers = Counter(
             "popwheel_standalone_broker_restarts",
-            "Restarts of the broker's process",
+            "Restarts of brokers' processes",
             registry=self._registry,
         )
-        return lambda name: (broker if name == _BROKER else workers).inc()
+        names = {broker.name for broker in brokers}
+        return lambda name: (of_brokers if name in names else of_workers).inc()
 
 
 def _child_stop_s_max(options: StandaloneOptions) -> float:

@@ -1,7 +1,7 @@
 """Readiness and metrics of several children, requested over HTTP at once."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -20,14 +20,13 @@ class ChildPages:
     Prometheus has to know.
 
     Args:
-        children: by the value of the label `worker`.
+        children: each with the label `worker`.
         registry: of the parent, where it is shown how many gave no page.
     """
 
-    def __init__(self, children: Mapping[str, Child], registry: CollectorRegistry) -> None:
-        self.reasons: dict[str, str] = {}
-        """Reasons by child, as `ask` found them: why it is not ready; empty if it is."""
-        self._children = children
+    def __init__(self, children: Iterable[Child], registry: CollectorRegistry) -> None:
+        self._reasons: dict[str, str] = {}
+        self._children = {child.label: child for child in children}
         self._without_page = Gauge(
             "popwheel_processes_without_page",
             "Child processes whose metrics did not arrive in time, and are missing in the sums",
@@ -39,7 +38,11 @@ class ChildPages:
         answers = await asyncio.gather(
             *(why_not_ready(each.host, each.port, _ASK_S) for each in self._children.values())
         )
-        self.reasons = dict(zip(self._children, answers, strict=True))
+        self._reasons = dict(zip(self._children, answers, strict=True))
+
+    def trouble(self, child: Child) -> str | None:
+        """Return why a child is not ready, as `ask` found it; None: it is."""
+        return self._reasons.get(child.label) or None
 
     async def read(self, pairs: bool) -> Mapping[str, str]:
         """Read their pages of metrics, by the same; of one that is just being started again there is none.

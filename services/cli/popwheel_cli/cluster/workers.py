@@ -29,7 +29,7 @@ from popwheel_cli.settings import assigned
 from popwheel_common import log_writer
 from popwheel_common.clock import SystemClock
 from popwheel_common.settings.access_options import AccessOptions
-from popwheel_proxy.options import ProxyOptions, TlsOptions
+from popwheel_proxy.options import TlsOptions
 
 if TYPE_CHECKING:
     from popwheel_common.http import HttpServer
@@ -81,11 +81,13 @@ class ProxyWorkers:
         grpc_port = ports.reserve(options.grpc_host, options.grpc_port, "proxy.grpc_port")
         http_port = ports.reserve(options.http_host, options.http_port, "proxy.http_port")
         own_name = options.name or f"{host_in_address(options.grpc_host)}:{grpc_port}"
-        workers = worker_children(ports, own_name, self._count, options, self._given, {"proxy.grpc_port": grpc_port})
+        workers = worker_children(
+            ports, own_name, self._count, options.http_host, self._given, {"proxy.grpc_port": grpc_port}
+        )
         pages = ChildPages(workers, self._registry)
         restarts, hung = worker_restarts(self._registry), hung_children(self._registry)
         children = Children(
-            [list(workers.values())],
+            [workers],
             SystemClock(),
             STOP_S_MAX,
             self._silence_s_max,
@@ -98,7 +100,7 @@ class ProxyWorkers:
         await load_http()
         checks = {
             "process": lambda: "the process is draining" if self._draining else None,
-            "workers": lambda: trouble_of(pages.reasons),
+            "workers": lambda: trouble_of(pages, workers),
         }
         self._http = await serve_http(
             self._all_options,
@@ -148,32 +150,24 @@ def check_files(access: AccessOptions, tls: TlsOptions) -> None:
 
 
 def worker_children(
-    ports: Ports,
-    name: str,
-    count: int,
-    options: ProxyOptions,
-    given: Sequence[str],
-    settings: Mapping[str, object],
-    files: Sequence[int] = (),
-) -> dict[str, Child]:
-    """Return the workers of a proxy, by their names: "0", "1" ...
+    ports: Ports, name: str, count: int, http_host: str, given: Sequence[str], settings: Mapping[str, object]
+) -> list[Child]:
+    """Return the workers of a proxy.
 
     Args:
         ports: where their HTTP ports are reserved.
         name: of the proxy.
         count: how many.
-        options: the proxy's.
+        http_host: where they listen for HTTP.
         given: words of the command line that gave the settings.
-        settings: further ones, the port among them, which say more than those.
-        files: open files of ours that they have as well.
+        settings: further ones, the port for clients among them, which override those.
     """
-    workers = {}
-    for number in map(str, range(count)):
-        http_port = ports.reserve(options.http_host, 0, "proxy.http_host")
-        own = {"proxy.name": f"{name}/{number}", **settings, "proxy.http_port": http_port}
+    workers = []
+    for number in range(count):
+        http_port = ports.reserve(http_host, 0, "proxy.http_host")
+        own = {**settings, "proxy.name": f"{name}/{number}", "proxy.http_host": http_host, "proxy.http_port": http_port}
         words = ("proxy", *given, *assigned(own), "--shared-port")
-        host = reached_here(options.http_host)
-        workers[number] = Child(f"{name}/{number}", words, host, http_port, "/healthz", None, files)
+        workers.append(Child(f"{name}/{number}", words, reached_here(http_host), http_port, "/healthz", None))
     return workers
 
 
@@ -191,13 +185,14 @@ def hung_children(registry: CollectorRegistry) -> Counter:
     )
 
 
-def show_workers(registry: CollectorRegistry, children: Children, workers: Mapping[str, Child]) -> None:
+def show_workers(registry: CollectorRegistry, children: Children, workers: Sequence[Child]) -> None:
     """Show how many of the workers run."""
     Gauge("popwheel_proxy_workers", "Running worker processes", registry=registry).set_function(
-        lambda: sum(children.running(worker.name) for worker in workers.values())
+        lambda: sum(children.running(worker.name) for worker in workers)
     )
 
 
-def trouble_of(reasons: Mapping[str, str]) -> str | None:
+def trouble_of(pages: ChildPages, workers: Sequence[Child]) -> str | None:
     """Return why not all workers are ready."""
+    reasons = {worker.label: pages.trouble(worker) for worker in workers}
     return "; ".join(f"worker {number}: {reason}" for number, reason in reasons.items() if reason) or None

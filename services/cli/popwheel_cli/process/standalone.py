@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from popwheel_broker.app import BrokerApp
 from popwheel_cli.options import StandaloneOptions
+from popwheel_cli.process.broker_folders import check_standalone_folder
 from popwheel_cli.process.data_lock import DataLock
 from popwheel_cli.process.extras import check_extras
 from popwheel_cli.process.in_process import InProcessCluster
@@ -82,6 +83,7 @@ class Standalone:
             CorruptDataError, UnknownFormatError: what is in the data folder cannot be used.
         """
         options, stack = self._options, self._stack
+        check_standalone_folder(self._data_dir, 1)
         self._lock.check()
         ports = stack.enter_context(Ports())
         grpc_port = ports.reserve(options.proxy.grpc_host, options.proxy.grpc_port, "proxy.grpc_port")
