@@ -117,7 +117,7 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
     codes = [None, options.compiled] if options.compiled else [None]
     counts = dict.fromkeys(((1, 1), (options.workers, 1), (options.workers, options.brokers)))
     own = [
-        OwnServer(flush, folder, (), code, workers, brokers)
+        OwnServer(flush, folder, (), code, workers, brokers, forks=options.tiny)
         for flush in (options.flush or FLUSHES if alone else ())
         for code in codes
         for workers, brokers in counts
@@ -185,7 +185,7 @@ async def _servers(
         yield [*clusters, *(peers if name in many.SIDE_BY_SIDE else ())]
     elif name in failover.CASES:
         beside = [peer for peer in peers if peer.has_replicas and name in failover.SIDE_BY_SIDE]
-        yield [*failover.servers_of(name, folder, flushes), *beside]
+        yield [*failover.servers_of(name, folder, flushes, forks=scale.forks), *beside]
     else:
         yield [*own, *(valkeys if name in streams.CASES else ()), *peers]
 

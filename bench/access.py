@@ -27,7 +27,11 @@ async def access(server: Server, scale: Scale) -> Figures:
         file = Path(folder) / "access.json"
         file.write_text(json.dumps({"users": [_user(number) for number in range(10)]}))
         guarded = OwnServer(
-            own.flush, Path(folder), [f"access.file={file}", "access.clock_skew_ms=86400000"], own.compiled
+            own.flush,
+            Path(folder),
+            [f"access.file={file}", "access.clock_skew_ms=86400000"],
+            own.compiled,
+            forks=own.forks,
         )
         await guarded.start(_USER)
         try:

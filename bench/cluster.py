@@ -31,6 +31,7 @@ class ClusterServer:
         workers: of each proxy.
         settings: further settings, `key=value`.
         way: what chooses it beside the flush on the bench's own command line.
+        forks: as in `Scale`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ClusterServer:
         workers: int = 1,
         settings: Sequence[str] = (),
         way: str = "",
+        forks: bool = False,
     ) -> None:
         self.name = name
         self.replicas = replicas
@@ -54,6 +56,7 @@ class ClusterServer:
         shape = (*brokers, "--proxies", str(proxies), "--proxy-workers", str(workers))
         given = [word for setting in (f"broker.flush={flush}", *settings) for word in ("--set", setting)]
         self._shape = (*shape, *given)
+        self._forks = forks
         self._command: ClusterCommand | None = None
         self._pids: dict[str, list[int]] = {}
         self._pages: dict[str, str] = {}
@@ -83,7 +86,7 @@ class ClusterServer:
         """Start it; returns when a first send was answered with OK."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        command = self._command = ClusterCommand(self._folder, *self._shape)
+        command = self._command = ClusterCommand(self._folder, *self._shape, loads_itself=not self._forks)
         await asyncio.to_thread(command.start)
         rows = command.rows()
         self.addresses = [row[0] for name, row in rows.items() if name.startswith("proxy-")]

@@ -235,18 +235,19 @@ SIDE_BY_SIDE = frozenset({"failover-kill"})
 """Cases that a peer takes part in, one with replicas whose master can be killed by a command."""
 
 
-def servers_of(case: str, folder: Path, flushes: Sequence[str]) -> list[ClusterServer]:
+def servers_of(case: str, folder: Path, flushes: Sequence[str], *, forks: bool) -> list[ClusterServer]:
     """The clusters that a case is run on, none of them started.
 
     Args:
         case: its name.
         folder: for their data.
         flushes: values of `broker.flush`; only the first is used where sends are not counted.
+        forks: as in `Scale`.
     """
     if case != "replicas":
-        return [ClusterServer("2-replicas", folder, flushes[0], groups=1, replicas=2)]
+        return [ClusterServer("2-replicas", folder, flushes[0], groups=1, replicas=2, forks=forks)]
     return [
-        ClusterServer(f"{flush}-{replicas}-replicas", folder, flush, groups=1, replicas=replicas)
+        ClusterServer(f"{flush}-{replicas}-replicas", folder, flush, groups=1, replicas=replicas, forks=forks)
         for flush in flushes
         for replicas in (1, 2)
     ]

@@ -102,7 +102,7 @@ async def servers_of(
     """The empty server and the filled one of a case; it rests first, as filling leaves it work for a while."""
     servers = []
     for kind in ("empty", "filled"):
-        server = OwnServer(flush, folder / name / kind, _SETTINGS, compiled)
+        server = OwnServer(flush, folder / name / kind, _SETTINGS, compiled, forks=scale.forks)
         server.name = kind
         server.words += f" --part {scale.part:g}"
         servers.append(server)

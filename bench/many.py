@@ -281,10 +281,19 @@ def servers_of(
     if case in _SHAPES:
         groups, proxies, workers = _SHAPES[case]
         return [
-            ClusterServer(flush, folder, flush, groups=groups, proxies=proxies, workers=workers) for flush in flushes
+            ClusterServer(flush, folder, flush, groups=groups, proxies=proxies, workers=workers, forks=scale.forks)
+            for flush in flushes
         ]
     flush = flushes[0]
     return [
-        ClusterServer(way, folder, flush, groups=scale.brokers, settings=[f"proxy.poll_mode={way}"], way=way)
+        ClusterServer(
+            way,
+            folder,
+            flush,
+            groups=scale.brokers,
+            settings=[f"proxy.poll_mode={way}"],
+            way=way,
+            forks=scale.forks,
+        )
         for way in (ways if case in SIDE_BY_SIDE else WAYS[:1])
     ]

@@ -87,6 +87,7 @@ class OwnServer:
         compiled: where its modules are compiled (`tools/compile.py`); it runs on those of this checkout if not given.
         workers: proxy processes; one is one process for all, if there is one broker.
         brokers: broker processes.
+        forks: as in `Scale`.
     """
 
     def __init__(
@@ -97,8 +98,11 @@ class OwnServer:
         compiled: Path | None = None,
         workers: int = 1,
         brokers: int = 1,
+        *,
+        forks: bool = False,
     ) -> None:
         self.flush = flush
+        self.forks = forks
         self.compiled = compiled
         self.workers = workers
         self.brokers = brokers
@@ -115,7 +119,7 @@ class OwnServer:
         words += ["--workers", str(workers), "--brokers", str(brokers)]
         # Without the second the folder that the process starts in comes first, which has the modules as they stand.
         environment = {} if compiled is None else {"PYTHONPATH": str(compiled.resolve()), "PYTHONSAFEPATH": "1"}
-        self._process = StandaloneProcess(self.data_dir, words, environment=environment, loads_itself=True)
+        self._process = StandaloneProcess(self.data_dir, words, environment=environment, loads_itself=not forks)
         self._runs = False
 
     @property

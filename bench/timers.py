@@ -320,7 +320,7 @@ async def _send_all(clients: list[Client], topic: str, arrivals: Arrivals) -> in
 async def _server_with_timers(server: Server, count: int) -> OwnServer:
     """A server like the one given, with messages pending; its data is made once and left as it is by each run."""
     own = own_server(server)
-    found = OwnServer(own.flush, own.data_dir.parent / f"timers-{count}", (), own.compiled)
+    found = OwnServer(own.flush, own.data_dir.parent / f"timers-{count}", (), own.compiled, forks=own.forks)
     if not found.data_dir.exists():
         await asyncio.to_thread(timer_data.build, found.data_dir, count)
     return found

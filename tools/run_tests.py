@@ -16,22 +16,29 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TURNS = ((("unit",),), (("sim",),), (("integration",), ("ui", "interop", "e2e")))
+TURNS = ((("unit",),), (("integration",), ("ui", "interop", "e2e")))
 """Folders, from quick to slow, so that a plain mistake shows itself first. The last two rows are run beside each other,
 as much of their time is waiting.
 """
 
-WAITING_AT_ONCE = ("-n", "4", "--dist", "worksteal")
-"""Parts whose tests share nothing, and wait now and then. A process that has no more to do takes from the others' rest.
-"""
+MEANWHILE = ("sim",)
+"""Folders that run beside all turns with what these leave of the cores: virtual time, so nothing there hurries."""
+
+LESS_URGENT = 10
+"""Steps of nice(1) by which they are."""
 
 AT_ONCE = ("-n", "2", "--dist", "worksteal")
-"""Parts whose tests share nothing, and keep a core busy each."""
+"""Parts whose tests share nothing, and keep a core busy each. A process that has no more to do takes from the others'
+rest. More of them would gain little: each collects all tests.
+"""
+
+WHENEVER = (*AT_ONCE, "--timeout", "900")
+"""The same with time for others to go first."""
 
 FILES_AT_ONCE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Parts whose tests of a file share servers, and much of the time is waiting: each process does a file at a time."""
 
-WORDS = {"unit": WAITING_AT_ONCE, "sim": AT_ONCE, "integration": FILES_AT_ONCE, "interop": FILES_AT_ONCE}
+WORDS = {"unit": AT_ONCE, "sim": WHENEVER, "integration": FILES_AT_ONCE, "interop": FILES_AT_ONCE}
 """Further arguments of pytest, by folder."""
 
 BUDGET_S = 480
@@ -56,7 +63,11 @@ class Outcome:
 def main() -> int:
     """Run what is there, and print a table."""
     began = time.monotonic()
-    outcomes = [outcome for rows in TURNS for outcome in run_rows(rows, sys.argv[1:])]
+    arguments = sys.argv[1:]
+    with ThreadPoolExecutor(len(MEANWHILE)) as pool:
+        meanwhile = [pool.submit(run, name, arguments, is_shown=False, nice=LESS_URGENT) for name in MEANWHILE]
+        outcomes = [outcome for rows in TURNS for outcome in run_rows(rows, arguments)]
+        outcomes += [each.result() for each in meanwhile]
     total = Outcome(
         "all",
         sum(outcome.passed for outcome in outcomes),
@@ -82,7 +93,7 @@ def run_rows(rows: Sequence[Sequence[str]], arguments: list[str]) -> list[Outcom
         return [outcome for outcomes in pool.map(run_row, rows) for outcome in outcomes]
 
 
-def run(name: str, arguments: list[str], *, is_shown: bool = True) -> Outcome:
+def run(name: str, arguments: list[str], *, is_shown: bool = True, nice: int = 0) -> Outcome:
     """Run the tests of one folder with pytest. A run that broke off counts as one more failure."""
     if is_shown:
         print(f"--- tests/{name}", flush=True)
@@ -90,7 +101,7 @@ def run(name: str, arguments: list[str], *, is_shown: bool = True) -> Outcome:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         words = ["-q", f"--junit-xml={report}", f"tests/{name}", *WORDS.get(name, ()), *arguments]
-        command = [sys.executable, "-m", "pytest", *words]
+        command = ["nice", "-n", str(nice), sys.executable, "-m", "pytest", *words]
         # Tests start hundreds of processes: each would compile all modules anew.
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         with (Path(scratch) / "output").open("w+b") as output:

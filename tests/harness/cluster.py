@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +14,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tests.harness.ports import free_ports
+from tests.harness.preloaded import PROGRAM, PreloadedProcess, can_fork
+from tests.harness.preloaded_children import forks_children
 from tests.harness.standalone import ROOT, ProcessFailedError
 
 Found = TypeVar("Found")
@@ -30,15 +31,17 @@ class ClusterCommand:
     Args:
         folder: for data and output.
         words: more words for its command line.
+        loads_itself: its processes load their modules as programs do (`tests/harness/preloaded.py`).
     """
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, loads_itself: bool = False) -> None:
         self.data_dir = folder / "data"
         self.output = folder / "output"
         self.errors = folder / "errors"
         (self.http_port,) = free_ports(1)
         self._words = words
-        self._process: subprocess.Popen[bytes] | None = None
+        self._is_forked = not loads_itself and can_fork(os.environ)
+        self._process: subprocess.Popen[bytes] | PreloadedProcess | None = None
 
     @property
     def url(self) -> str:
@@ -55,7 +58,7 @@ class ClusterCommand:
     def command(self) -> list[str]:
         """The whole command line."""
         return [
-            *(sys.executable, "-m", "popwheel_cli.main", "cluster"),
+            *(*PROGRAM, "cluster"),
             *("--data-dir", str(self.data_dir), "--grpc-port", "0", "--http-port", str(self.http_port)),
             *self._words,
         ]
@@ -67,9 +70,12 @@ class ClusterCommand:
             ProcessFailedError: it ended, or is not ready in time.
         """
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
-            )
+            if self._is_forked:
+                self._process = PreloadedProcess(self.command[len(PROGRAM) :], os.environ, output, errors)
+            else:
+                self._process = subprocess.Popen(
+                    self.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
+                )
         until = time.monotonic() + START_S_MAX
         while not self.rows():
             if self._process.poll() is not None or time.monotonic() > until:
@@ -128,7 +134,7 @@ class ClusterCommand:
         for pid in found:  # grows while it is gone through
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-                found += [int(word) for word in text.split()]
+                found += [pid for pid in map(int, text.split()) if not forks_children(pid)]
         return found
 
     def interrupt(self) -> None:

@@ -18,6 +18,7 @@ from popwheel_cli.drills.links import LinksClient
 from popwheel_cli.drills.relay import CUT, Passage
 from tests.harness.client_events import ClientEvents
 from tests.harness.cluster import ClusterCommand
+from tests.harness.programs import run_popwheel
 from tests.harness.standalone import ROOT
 
 GROUP = "broker-0"
@@ -146,10 +147,7 @@ class ReplicatedCluster:
 
     async def admin(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Call `popwheel admin`."""
-        command = [sys.executable, "-m", "popwheel_cli.main", "admin", "--server", self.command.url, *words]
-        return await asyncio.to_thread(
-            subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-        )
+        return await asyncio.to_thread(run_popwheel, ["admin", "--server", self.command.url, *words], timeout_s=120)
 
     async def make_topics(self) -> None:
         """Make the topics of `FailoverLoad`, if they are not there."""

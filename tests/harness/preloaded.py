@@ -1,11 +1,14 @@
 """Processes of `popwheel` that are forked from one which has loaded all modules, as loading takes most of a start.
 
 `python -m tests.harness.preloaded FD` is that one: it is asked over a socket, one for each process of tests. What is
-forked has the arguments, folder, variables and output that it would have as a program of its own. It differs in what
-`/proc` shows as its command line, and in that its modules were loaded by another: tests of starts use programs.
+forked has the arguments, folder, variables, output and command line that it would have as a program of its own. It
+differs in that its modules were loaded by another: tests of starts use programs. Children of a cluster
+and workers are forked, too (`tests/harness/preloaded_children.py`).
 """
 
 import atexit
+import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -18,9 +21,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, NoReturn
@@ -30,6 +34,8 @@ from popwheel_controller import http
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 MAIN = "popwheel_cli.main"
+PROGRAM = (sys.executable, "-m", MAIN)
+"""`popwheel`, whose words follow."""
 _LOADED = (
     "popwheel_cli.process.console",
     "popwheel_cli.process.run",
@@ -41,6 +47,16 @@ _LOADED = (
 """What a server loads, with what those load, and the routes of the admin API."""
 _STATUS = struct.Struct("!i")
 _REQUEST_BYTES_MAX = 1 << 20
+_FILES_MAX = 64
+_OUT_OF_THE_WAY = 200
+"""Numbers of files from here on are wanted by nobody."""
+_ARG_START, _ARG_END = 45, 46
+"""Places in `/proc/PID/stat`, behind the name: where the kernel finds the command line."""
+_COMMAND_LINE_BYTES = 16_384
+_HAVE_CHILDREN = frozenset({"--workers", "--brokers"})
+"""Options with which a standalone starts further processes."""
+_IN_TURN = threading.Lock()
+"""Held by the thread that asks for a process."""
 
 
 class PreloadedProcess:
@@ -49,15 +65,19 @@ class PreloadedProcess:
     Args:
         words: the command line of `popwheel`.
         environment: its variables.
-        output: for standard output and error.
+        output: for standard output, and for standard error unless that has its own.
+        errors: for standard error.
     """
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> None:
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes] | None = None
+    ) -> None:
         self.returncode: int | None = None
         self._words = list(words)
         self._status, told = socket.socketpair()
-        with told, Path(os.devnull).open("rb") as nothing:
-            self.pid = _parent().fork(self._words, environment, (nothing.fileno(), output.fileno(), told.fileno()))
+        with told, Path(os.devnull).open("rb") as nothing, _IN_TURN:
+            files = (nothing.fileno(), output.fileno(), (errors or output).fileno(), told.fileno())
+            self.pid = _parent().fork(self._words, environment, files)
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -113,7 +133,7 @@ class _Parent:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.preloaded", str(other.fileno())],
+                [sys.executable, "-m", "tests.harness.preloaded", str(other.fileno()), "." * _COMMAND_LINE_BYTES],
                 cwd=_ROOT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
@@ -122,8 +142,8 @@ class _Parent:
 
     def fork(self, words: list[str], environment: Mapping[str, str], files: Sequence[int]) -> int:
         """Have a process be forked; its number."""
-        request = json.dumps({"words": words, "environment": dict(environment)}).encode()
-        socket.send_fds(self._socket, [request], list(files))
+        request = Request([*PROGRAM, *words], dict(environment), [0, 1, 2])
+        socket.send_fds(self._socket, [request.encode()], list(files))
         return int(self._socket.recv(64))
 
     def _close(self) -> None:
@@ -137,14 +157,42 @@ def _parent() -> _Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """Words and variables of a process that is to be forked."""
+class Request:
+    """What a process that is to be forked runs with."""
 
-    words: list[str]
+    command: list[str]
+    """The whole command line."""
     environment: dict[str, str]
+    numbers: list[int]
+    """Numbers of its open files, in the order in which they are sent."""
+
+    @property
+    def words(self) -> list[str]:
+        """Return what follows the program."""
+        return self.command[self.command.index(MAIN) + 1 :]
+
+    def encode(self) -> bytes:
+        """Return it as it is sent."""
+        return json.dumps(asdict(self)).encode()
 
 
-def _serve(requests: socket.socket) -> _Request:
+def receive(requests: socket.socket) -> tuple[Request, list[int]] | None:
+    """Wait for a request; with it come the files. None when nobody can ask any more."""
+    text, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, _FILES_MAX)
+    return (Request(**json.loads(text)), files) if text else None
+
+
+def take_files(numbers: Sequence[int], files: Sequence[int]) -> None:
+    """Give files the numbers that this process is to know them by."""
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, _OUT_OF_THE_WAY) for file in files]
+    for file in files:
+        os.close(file)
+    for number, file in zip(numbers, moved, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _serve(requests: socket.socket) -> Request:
     """Fork what is asked for, and tell of the ends. Returns in a forked process; ends when nobody can ask any more."""
     told: dict[int, socket.socket] = {}
     awake, wake = socket.socketpair()
@@ -159,10 +207,10 @@ def _serve(requests: socket.socket) -> _Request:
             _tell(told)
         if requests not in ready:
             continue
-        text, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
-        if not text:
+        received = receive(requests)
+        if received is None:
             sys.exit()
-        request = _Request(**json.loads(text))
+        request, (*files, status) = received
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -170,15 +218,12 @@ def _serve(requests: socket.socket) -> _Request:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for each in (requests, awake, wake, *told.values()):
                 each.close()
-            os.dup2(files[0], 0)
-            os.dup2(files[1], 1)
-            os.dup2(files[1], 2)
-            for file in files:
-                os.close(file)
+            os.close(status)
+            take_files(request.numbers, files)
             return request
-        os.close(files[0])
-        os.close(files[1])
-        told[pid] = socket.socket(fileno=files[2])
+        for file in files:
+            os.close(file)
+        told[pid] = socket.socket(fileno=status)
         requests.send(str(pid).encode())
 
 
@@ -197,13 +242,35 @@ def _load() -> int:
     routes = pkgutil.iter_modules(http.__path__, f"{http.__name__}.")
     for name in (*_LOADED, *(each.name for each in routes)):
         importlib.import_module(name)
+    _compile_templates()
     gc.collect()
     gc.freeze()
     return 0
 
 
-def _run(request: _Request) -> NoReturn:
+def _compile_templates() -> None:
+    from popwheel_common.clock import SystemClock
+    from popwheel_console.view.renderer import Renderer
+    from tests.harness.compiled_templates import keep_compiled
+
+    keep_compiled()
+    Renderer(SystemClock())
+
+
+def _show_command_line(words: Sequence[str]) -> None:
+    """Have `/proc` show a command line in place of this process's own, which is as long as any."""
+    places = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(places[_ARG_START]), int(places[_ARG_END])
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)
+    assert len(text) < end - start, "too long a command line"
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def _run(request: Request) -> NoReturn:
     """Run `popwheel` in a process that was forked."""
+    if request.words[:1] == ["cluster"] or _HAVE_CHILDREN.intersection(request.words):
+        request = fork_children(request)
+    _show_command_line(request.command)
     os.environ.clear()
     os.environ.update(request.environment)
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -214,5 +281,7 @@ def _run(request: _Request) -> NoReturn:
 
 
 if __name__ == "__main__":
+    from tests.harness.preloaded_children import fork_children
+
     _load()
     _run(_serve(socket.socket(fileno=int(sys.argv[1]))))

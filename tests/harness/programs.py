@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tests.harness.preloaded import PROGRAM, PreloadedProcess, can_fork
 from tests.harness.standalone import ROOT
 
 
@@ -74,16 +76,44 @@ def run_words(
         log: the client's log, below `scratch`; empty if there is none.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    with (scratch / "output").open("w+") as output, (scratch / "errors").open("w+") as errors:
-        process = subprocess.Popen(
-            words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
-        )
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+    with (scratch / "output").open("w+b") as output, (scratch / "errors").open("w+b") as errors:
+        code = _run(words, environment, output, errors, timeout_s)
         output.seek(0)
         errors.seek(0)
         said = scratch / log
-        return Outcome(code, output.read(), errors.read(), said.read_text() if said.is_file() else "")
+        return Outcome(code, output.read().decode(), errors.read().decode(), said.read_text() if said.is_file() else "")
+
+
+def run_popwheel(words: Sequence[str], *, timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+    """Run `popwheel` as `subprocess.run` would, forked where that can be (`tests/harness/preloaded.py`).
+
+    Args:
+        words: what follows `popwheel`.
+        timeout_s: seconds after which it is killed, which counts as exit code -9.
+    """
+    command = [*PROGRAM, *words]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        code = _run(command, os.environ, output, errors, timeout_s)
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read().decode(), errors.read().decode())
+
+
+def start_words(
+    words: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+) -> "PreloadedProcess | subprocess.Popen[bytes]":
+    """Start a command at the top of the repository; `popwheel` is forked where that can be."""
+    if tuple(words[: len(PROGRAM)]) == PROGRAM and can_fork(environment):
+        return PreloadedProcess(words[len(PROGRAM) :], environment, output, errors)
+    return subprocess.Popen(words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+
+
+def _run(
+    words: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes], timeout_s: float
+) -> int:
+    process = start_words(words, environment, output, errors)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

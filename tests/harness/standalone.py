@@ -15,6 +15,7 @@ from typing import Self
 
 from tests.harness.ports import free_ports
 from tests.harness.preloaded import MAIN, PreloadedProcess, can_fork
+from tests.harness.preloaded_children import forks_children
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -224,4 +225,5 @@ class StandaloneProcess:
 
 def child_pids(pid: int) -> list[int]:
     """The processes that a process has started."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in map(int, children) if not forks_children(child)]

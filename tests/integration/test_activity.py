@@ -3,14 +3,14 @@
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from typing import Any
 
 import httpx
 
 from tests.harness.client import MessagingClient, delayed_message
-from tests.harness.standalone import ROOT, StandaloneProcess
+from tests.harness.programs import run_popwheel
+from tests.harness.standalone import StandaloneProcess
 
 WITHIN_S = 40.0
 
@@ -24,8 +24,7 @@ def get(server: StandaloneProcess, path: str, **asked: Any) -> dict[str, Any]:
 
 
 def admin(server: StandaloneProcess, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "popwheel_cli.main", "--server", server.http_url, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return run_popwheel(["--server", server.http_url, *words])
 
 
 async def test_numbers_are_what_clients_know(server: StandaloneProcess, client: MessagingClient) -> None:

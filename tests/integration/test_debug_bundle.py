@@ -13,6 +13,7 @@ import httpx
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient
+from tests.harness.programs import run_popwheel
 from tests.harness.standalone import ROOT, StandaloneProcess
 
 TOKEN = "a-token-that-nobody-may-see"
@@ -23,8 +24,7 @@ RULES = [{"topic": "*", "allow": ["publish", "subscribe", "admin"]}, {"group": "
 
 
 def admin(server: StandaloneProcess, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "popwheel_cli.main", "admin", "--server", server.http_url, "--token", TOKEN]
-    return subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    return run_popwheel(["admin", "--server", server.http_url, "--token", TOKEN, *words], timeout_s=90)
 
 
 def parts_of(file: Path) -> dict[str, bytes]:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 from typing import Any
 
 import httpx
@@ -11,13 +10,19 @@ import pytest
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, bodies, make_message
+from tests.harness.preloaded import PROGRAM
+from tests.harness.programs import run_popwheel
 from tests.harness.standalone import ROOT, StandaloneProcess
 
 
 def admin(server: StandaloneProcess, *words: str, exit_code: int = 0, answer: str = "") -> str:
     """What a command prints."""
-    command = [sys.executable, "-m", "popwheel_cli.main", "admin", "--server", server.http_url, *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, input=answer, check=False)
+    words = ("admin", "--server", server.http_url, *words)
+    if answer:
+        command = [*PROGRAM, *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, input=answer, check=False)
+    else:
+        done = run_popwheel(words)
     assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stdout + (done.stderr if exit_code else "")
 

@@ -1,21 +1,20 @@
 """Who has which message, at a real process: shown, summed up, ended by hand, and told as a time line."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import httpx
 
 from tests.harness.client import MessagingClient
-from tests.harness.standalone import ROOT, StandaloneProcess
+from tests.harness.programs import run_popwheel
+from tests.harness.standalone import StandaloneProcess
 
 TOPIC, GROUP = "Held", "holding"
 
 
 def admin(server: StandaloneProcess, *words: str) -> Any:
-    command = [sys.executable, "-m", "popwheel_cli.main", "admin", "--server", server.http_url, *words, "-o", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    done = run_popwheel(["admin", "--server", server.http_url, *words, "-o", "json"])
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,9 +18,9 @@ from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as service
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.harness.client import MessagingClient, make_message
 from tests.harness.ports import free_ports
-from tests.harness.standalone import ROOT, START_TIMEOUT_S, STOP_TIMEOUT_S
-
-POPWHEEL = [sys.executable, "-m", "popwheel_cli.main"]
+from tests.harness.preloaded import PROGRAM, PreloadedProcess
+from tests.harness.programs import run_popwheel, start_words
+from tests.harness.standalone import START_TIMEOUT_S, STOP_TIMEOUT_S
 
 
 class Cluster:
@@ -43,15 +43,14 @@ class Cluster:
         proxy: dict[str, object] = {**settings["proxy"], "controller": controller}
         self.settings = folder / "cluster.yaml"
         self.settings.write_text(json.dumps({**settings, "broker": broker, "proxy": proxy}))  # JSON is YAML
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, PreloadedProcess | subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
         """Start one of the processes; returns when it is alive, perhaps not ready."""
         data = [] if name == "proxy" else ["--data-dir", str(self.folder / name)]
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [*POPWHEEL, name, "--config", str(self.settings), *data], cwd=ROOT, stdout=log, stderr=log
-            )
+            words = [*PROGRAM, name, "--config", str(self.settings), *data]
+            self.processes[name] = start_words(words, os.environ, log, log)
 
     def stop(self, name: str) -> None:
         """Ask it to end, and see that it does so well and in time."""
@@ -72,9 +71,7 @@ class Cluster:
     def admin(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`popwheel admin ...` at this cluster's controller."""
         server = f"http://127.0.0.1:{self.http_ports['controller']}"
-        return subprocess.run(
-            [*POPWHEEL, "admin", "--server", server, *words], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        return run_popwheel(["admin", "--server", server, *words])
 
     def reasons(self, name: str) -> dict[str, str] | None:
         """Why a process is not ready: empty if it is, None if it does not answer."""

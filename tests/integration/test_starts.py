@@ -80,7 +80,7 @@ async def test_three_starts_of_a_standalone(workers: tuple[str, ...], tmp_path: 
 
 
 def test_three_starts_of_a_cluster(tmp_path: Path) -> None:
-    cluster = ClusterCommand(tmp_path, "--groups", "2", "--proxies", "1")
+    cluster = ClusterCommand(tmp_path, "--groups", "2", "--proxies", "1", loads_itself=True)
     names = ("controller", "broker-0", "broker-1", "proxy-0")
     lives = Lives(cluster.errors, *(cluster.data_dir / "logs" / f"{name}.log" for name in names))
     cluster.start()

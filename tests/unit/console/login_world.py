@@ -25,12 +25,15 @@ from popwheel_console.login.pages import LoginPages
 from popwheel_console.login.passwords import hash_of
 from popwheel_console.static_files import StaticFiles
 from popwheel_console.view.renderer import Renderer
+from tests.harness.compiled_templates import keep_compiled
 from tests.harness.manual_clock import ManualClock
 
 SECRET = b"a secret of thirty-two bytes at least"
 TOKEN = "a-token-of-the-admin-api"
 PASSWORD = "correct horse"
 HASH = hash_of(PASSWORD)
+
+keep_compiled()
 
 
 class LoginWorld:
