@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from collections import deque
 from typing import Any
 
 from popwheel_broker.core.core import BrokerCore
@@ -418,6 +419,8 @@ class _Run:
             now_ms = core.pop_clock.now_ms()
             some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
             return f"{core.state.table.open_messages} messages are given out: {some}"
+        if count := core.state.merge_buffer.unrecorded:
+            return f"the log does not say of {count} groups and queues what they have passed"
         if core.pops.damaged or core.timer.state.damaged:
             return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
         if pending := core.timer.state.pending.histogram(master.clock.wall_ms(), [NEAR_MS])[0]:
@@ -446,6 +449,7 @@ class _Run:
             await leading.timer.save()  # a broker that stops does, and may append recalls anew for it
             await leading.reviver.stop()
             await leading.transactions.stop()
+            deque(leading.core.record_progress(), 0)
             await leading.flusher.sync()
 
         await master.process.spawn(stop_timer())
