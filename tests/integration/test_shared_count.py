@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from popwheel_common.clock import SystemClock
 from popwheel_proxy.receive.long_poll import Mode
 from popwheel_proxy.receive.mode_choice import WINDOW_S, ModeChoice
 from popwheel_proxy.receive.redis_counts import PREFIX, RedisCounts
 from popwheel_proxy.receive.shared_count import SharedCount
 from tests.harness.metrics import metric
 from tests.harness.redis import RedisProcess, find_server
+from tests.harness.shifted_clock import ShiftedClock
 from tests.harness.standalone import StandaloneProcess
 
 SERVER = find_server()
@@ -35,15 +35,6 @@ def redis(tmp_path: Path) -> Iterator[RedisProcess]:
     server.start()
     yield server
     server.kill()
-
-
-class ShiftedClock(SystemClock):
-    """The machine's clock, which a test can move on."""
-
-    shift_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.shift_s
 
 
 class ProxySide:

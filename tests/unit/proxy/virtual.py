@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from tests.harness.shifted_clock import ShiftedClock
 from tests.sim.loop import SimLoop
 from tests.unit.proxy.fake_broker import FakeBroker, StoredMessage
-from tests.unit.proxy.world import ShiftedClock
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry
 
-from popwheel_common.clock import SystemClock
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerInfo
@@ -22,22 +21,12 @@ from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_proxy.receive.shared_count import CountStore
 from popwheel_rpc.local import LocalChannel
 from popwheel_rpc.service import Channel, ClientStream
+from tests.harness.shifted_clock import ShiftedClock
 from tests.unit.proxy.fake_broker import FakeBroker
 from tests.unit.proxy.fake_controller import FakeController
 
 CLIENT = {"x-mq-client-id": "client-1", "x-mq-client-version": "5.1.2"}
 BATCH = 32
-
-
-class ShiftedClock(SystemClock):
-    """The machine's clock, which a test can move on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.shift_s
 
 
 def message(
