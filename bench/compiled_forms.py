@@ -1,4 +1,4 @@
-"""What a form of Python costs where mypyc compiles it, beside plain Python (docs/internals/compiled.md).
+"""Cost of forms of Python where mypyc compiles them, beside plain Python (docs/internals/compiled.md).
 
 python -m bench.compiled_forms
 
@@ -63,7 +63,7 @@ class Named(NamedTuple):
 
 
 class HasMethod(Protocol):
-    """What a caller that knows no class calls."""
+    """A type that a caller knows by its methods alone."""
 
     def method(self, number: int) -> int:
         """Return its argument."""
@@ -141,7 +141,7 @@ def call_by_protocol(count: int) -> None:
 
 
 def call_callable(count: int) -> None:
-    """Call a function that is held as a value."""
+    """Call a function that is a value."""
     function: Callable[[int], int] = Plain(1, _BYTES).method
     for number in range(count):
         function(number)
