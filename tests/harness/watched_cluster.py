@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -102,12 +103,14 @@ class WatchedCluster:
                 await load.flows(cluster, flow)
             await self._do_what_is_rare()
             await self._seen(lambda: self.prometheus.has("rocketmq_consumer_lag_latency"))
+            await self._read_twice()
             times.struck = time.time()
             cluster.signal(cluster.replica(group["master"]), signal.SIGKILL)
             await cluster.wait_for_epoch_after(group["epoch"])
             for _ in range(flows):
                 await load.flows(cluster, flow)
             await cluster.wait_until_healthy()
+            await self._read_twice()
         times.over = time.time()
 
     async def rest(self, duration_s: float) -> None:
@@ -144,6 +147,12 @@ class WatchedCluster:
         await self._seen(lambda: self.prometheus.has("rocketmq_proxy_up == 1"))
         seen_s = time.time()
         await self._seen(lambda: self.prometheus.has_judged_since(seen_s))
+
+    async def _read_twice(self) -> None:
+        """Wait until Prometheus has read each page two more times: a rate needs two values."""
+        for _ in range(2):
+            query = f"min(timestamp(up)) > {time.time():.3f}"
+            await self._seen(partial(self.prometheus.has, query))
 
     async def _seen(self, wanted: Callable[[], bool]) -> None:
         await self._cluster.wait_until(wanted, _SEEN_S_MAX, "seen by Prometheus")
