@@ -22,7 +22,6 @@ PACKAGES = sorted((SOURCE / "services").glob("*/popwheel_*"))
 """Modules of the services."""
 
 COMPILED = (
-    "popwheel_common/clock.py",
     "popwheel_common/cold_reads.py",
     "popwheel_common/heap.py",
     "popwheel_common/histogram.py",
@@ -30,7 +29,6 @@ COMPILED = (
     "popwheel_common/shares.py",
     "popwheel_common/transitions.py",
     "popwheel_common/contract/*.py",
-    "popwheel_rpc/cluster_guard.py",
     "popwheel_rpc/deadline_timer.py",
     "popwheel_rpc/deadlines.py",
     "popwheel_rpc/http2/*.py",
@@ -49,11 +47,9 @@ COMPILED = (
     "popwheel_rpc/socket/endpoint.py",
     "popwheel_rpc/status.py",
     "popwheel_proxy/brokers/background.py",
-    "popwheel_proxy/brokers/brokers.py",
-    "popwheel_proxy/brokers/group_gate.py",
-    "popwheel_proxy/brokers/master_calls.py",
-    "popwheel_proxy/brokers/parked_calls.py",
     "popwheel_proxy/protocol/errors.py",
+    "popwheel_proxy/brokers/brokers.py",
+    "popwheel_proxy/brokers/master_calls.py",
     "popwheel_proxy/lite/lite_subscriptions.py",
     "popwheel_proxy/protocol/payload.py",
     "popwheel_proxy/protocol/plain_properties.py",
@@ -65,21 +61,14 @@ COMPILED = (
     "popwheel_proxy/session/resources.py",
     "popwheel_proxy/protocol/statuses.py",
     "popwheel_proxy/protocol/validation.py",
-    "popwheel_broker/calls/activity_counts.py",
     "popwheel_broker/calls/dedup.py",
-    "popwheel_broker/calls/pull_handler.py",
     "popwheel_broker/calls/put_handler.py",
-    "popwheel_broker/calls/router.py",
-    "popwheel_broker/calls/send_admission.py",
-    "popwheel_broker/calls/server.py",
     "popwheel_broker/calls/term_reads.py",
     "popwheel_broker/consume/*.py",
     "popwheel_broker/core/*.py",
     "popwheel_broker/delay/*.py",
     "popwheel_broker/lite/*.py",
     "popwheel_broker/log/*.py",
-    "popwheel_broker/replication/disk_watch.py",
-    "popwheel_broker/topics/*.py",
 )
 """Modules that a message passes through."""
 
@@ -139,14 +128,12 @@ def modules(packages: Sequence[Path] = PACKAGES) -> list[Path]:
 def with_initializers(source: str) -> str:
     """Write out the `__init__` of dataclasses, which mypyc leaves to the interpreter: it takes five times as long.
 
-    Fields of frozen ones are set as any others there: mypy has seen that nothing else sets them.
-
     Args:
         source: of a module.
 
     Returns:
-        The same, line for line, but for dataclasses that have no base, and whose fields are plain, or have a default
-        or a factory. Their initializers stand in a blank line behind them.
+        The same, line for line, but for dataclasses that are not frozen, have no base, and whose fields are plain or
+        have a default. Their initializers stand in a blank line behind them.
     """
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
@@ -156,46 +143,18 @@ def with_initializers(source: str) -> str:
         written = ast.unparse(decorator)
         fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-        if not written.startswith("dataclass(") or "kw_only" in written or "__init__" in methods or not fields:
-            continue
-        if any("Var[" in ast.unparse(each) or _is_odd(each.value) for each in fields):
+        plain = all("field(" not in ast.unparse(each) and "Var[" not in ast.unparse(each) for each in fields)
+        is_usual = written.startswith("dataclass(slots=True") and not methods & {"__init__", "__post_init__"}
+        if not (is_usual and fields and plain):
             continue
         assert decorator.end_lineno is not None and node.end_lineno is not None
-        parameters = [_parameter(each) for each in fields]
-        steps = [_assignment(each) for each in fields]
-        if "__post_init__" in methods:
-            steps.append("self.__post_init__()")
+        names = [ast.unparse(each.target) for each in fields]
+        begin = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: "
         blank = slice(node.end_lineno, node.end_lineno + 1)
         assert lines[blank] in ([], [""]), "there is no blank line behind a class"
-        lines[blank] = [f"    def __init__(self, {', '.join(parameters)}) -> None: {'; '.join(steps)}"]
-        written = written.replace("frozen=True", "unsafe_hash=True")
+        lines[blank] = [begin + "; ".join(f"self.{name} = {name}" for name in names)]
         lines[decorator.end_lineno - 1] = "@" + written.replace("(", "(init=False, ", 1)
     return "\n".join(lines) + "\n"
-
-
-def _factory(value: ast.expr | None) -> str:
-    """Return what makes a field's default; empty if nothing does."""
-    if not isinstance(value, ast.Call) or ast.unparse(value.func) != "field":
-        return ""
-    return next((ast.unparse(each.value) for each in value.keywords if each.arg == "default_factory"), "")
-
-
-def _is_odd(value: ast.expr | None) -> bool:
-    """Return whether a field says more than a default or a factory."""
-    if not isinstance(value, ast.Call) or ast.unparse(value.func) != "field":
-        return False
-    return not _factory(value) or len(value.keywords) != 1
-
-
-def _parameter(field: ast.AnnAssign) -> str:
-    if not _factory(field.value):
-        return ast.unparse(field)
-    return f"{ast.unparse(field.target)}: {ast.unparse(field.annotation)} | None = None"
-
-
-def _assignment(field: ast.AnnAssign) -> str:
-    name, factory = ast.unparse(field.target), _factory(field.value)
-    return f"self.{name} = {f'({factory})() if {name} is None else {name}' if factory else name}"
 
 
 def compile_into(folder: Path) -> int:

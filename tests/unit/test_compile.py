@@ -39,37 +39,28 @@ class Plain:
     def size(self) -> int:
         return len(self.numbers)
 """
-FROZEN = """
+OTHERS = """
 @dataclass(frozen=True, slots=True)
 class Frozen:
     name: str
-    numbers: tuple[int, ...] = ()
-"""
-MADE = """
+
+
 @dataclass(slots=True)
 class Made:
-    name: str
     names: list[str] = field(default_factory=list)
-    '''Names of others.'''
-    sizes: dict[str, int] = field(default_factory=lambda: {"a": 1})
+
+
+@dataclass(slots=True)
+class Checked:
+    name: str
 
     def __post_init__(self) -> None:
         assert self.name
-"""
-OTHERS = """
-@dataclass(slots=True, kw_only=True)
-class Named:
-    name: str
 
 
 @dataclass(slots=True)
 class Derived(Base):
     name: str
-
-
-@dataclass(slots=True)
-class Odd:
-    name: str = field(compare=False)
 
 
 class Ordinary:
@@ -95,23 +86,6 @@ def test_a_dataclass_has_the_same_initializer_written_out() -> None:
     assert after("a") != after("a"), "what else the decorator says still holds"
 
 
-def test_a_frozen_dataclass_is_hashed_and_compared_as_before() -> None:
-    before, after = classes_of(FROZEN)["Frozen"], classes_of(with_initializers(FROZEN))["Frozen"]
-    assert inspect.signature(before) == inspect.signature(after)
-    assert repr(before("a", (1,))) == repr(after("a", (1,)))
-    assert after("a") == after("a") != after("b")
-    assert hash(after("a")) == hash(before("a"))
-
-
-def test_factories_and_checks_of_a_dataclass_are_written_out_too() -> None:
-    made = classes_of(with_initializers(MADE))["Made"]
-    one, other = made("a"), made("a", ["b"], {})
-    assert (one.names, one.sizes, other.names, other.sizes) == ([], {"a": 1}, ["b"], {})
-    assert one.names is not made("a").names
-    with pytest.raises(AssertionError):
-        made("")
-
-
 def test_other_classes_stay_as_they_are() -> None:
     assert with_initializers(OTHERS) == OTHERS
 
@@ -122,7 +96,7 @@ def test_initializers_are_written_for_what_each_send_makes() -> None:
         ("services/rpc/popwheel_rpc/http2/headers.py", 2),
         ("services/common/popwheel_common/contract/put.py", 2),
         ("services/proxy/popwheel_proxy/send/batcher.py", 1),
-        ("services/rpc/popwheel_rpc/service.py", 2),
+        ("services/rpc/popwheel_rpc/service.py", 1),
     ):
         assert SOURCE / name in COMPILED
         source = (SOURCE / name).read_text(encoding="utf-8")
