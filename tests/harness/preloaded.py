@@ -74,9 +74,9 @@ class PreloadedProcess:
     ) -> None:
         self.returncode: int | None = None
         self._words = list(words)
-        self._status, told = socket.socketpair()
-        with told, Path(os.devnull).open("rb") as nothing, _IN_TURN:
-            files = (nothing.fileno(), output.fileno(), (errors or output).fileno(), told.fileno())
+        self._status, child_end = socket.socketpair()
+        with child_end, Path(os.devnull).open("rb") as nothing, _IN_TURN:
+            files = (nothing.fileno(), output.fileno(), (errors or output).fileno(), child_end.fileno())
             self.pid = _parent().fork(self._words, environment, files)
 
     def poll(self) -> int | None:
@@ -106,10 +106,10 @@ class PreloadedProcess:
 
     def _ended(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
-            told = self._status.recv(_STATUS.size)
+            status = self._status.recv(_STATUS.size)
             self._status.close()
-            assert told, "the process that has loaded all modules is gone"
-            self.returncode = os.waitstatus_to_exitcode(_STATUS.unpack(told)[0])
+            assert status, "the process that has loaded all modules is gone"
+            self.returncode = os.waitstatus_to_exitcode(_STATUS.unpack(status)[0])
         return self.returncode
 
 
@@ -194,7 +194,7 @@ def take_files(numbers: Sequence[int], files: Sequence[int]) -> None:
 
 def _serve(requests: socket.socket) -> Request:
     """Fork what is asked for, and tell of the ends. Returns in a forked process; ends when nobody can ask any more."""
-    told: dict[int, socket.socket] = {}
+    reported_to: dict[int, socket.socket] = {}
     awake, wake = socket.socketpair()
     wake.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -204,7 +204,7 @@ def _serve(requests: socket.socket) -> Request:
         ready, _, _ = select.select([requests, awake], [], [])
         if awake in ready:
             awake.recv(4096)
-            _tell(told)
+            _report_ends(reported_to)
         if requests not in ready:
             continue
         received = receive(requests)
@@ -216,24 +216,24 @@ def _serve(requests: socket.socket) -> Request:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for each in (requests, awake, wake, *told.values()):
+            for each in (requests, awake, wake, *reported_to.values()):
                 each.close()
             os.close(status)
             take_files(request.numbers, files)
             return request
         for file in files:
             os.close(file)
-        told[pid] = socket.socket(fileno=status)
+        reported_to[pid] = socket.socket(fileno=status)
         requests.send(str(pid).encode())
 
 
-def _tell(told: dict[int, socket.socket]) -> None:
+def _report_ends(reported_to: dict[int, socket.socket]) -> None:
     """Tell the exit codes of those that have ended."""
-    while told:
+    while reported_to:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with told.pop(pid) as other, suppress(OSError):
+        with reported_to.pop(pid) as other, suppress(OSError):
             other.send(_STATUS.pack(status))
 
 

@@ -106,23 +106,23 @@ def _serve(requests: socket.socket, parent: int) -> Request:
         if received is None:
             os._exit(0)
         request, files = received
-        told, tells = os.pipe()
+        reader, writer = os.pipe()
         between = os.fork()
         if between == 0:
             pid = os.fork()
             if pid == 0:
                 break
-            os.write(tells, str(pid).encode())
+            os.write(writer, str(pid).encode())
             os._exit(0)
         os.waitpid(between, 0)
-        requests.send(os.read(told, 64))
-        for file in (told, tells, *files):
+        requests.send(os.read(reader, 64))
+        for file in (reader, writer, *files):
             os.close(file)
     while os.getppid() not in (parent, 1):
         time.sleep(_POLL_S)
     requests.close()
-    os.close(told)
-    os.close(tells)
+    os.close(reader)
+    os.close(writer)
     os.setsid()
     take_files(request.numbers, files)
     return request

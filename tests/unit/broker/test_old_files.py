@@ -25,3 +25,14 @@ async def test_epochs_that_are_older_than_the_checkpoint_are_made_again_from_the
         assert list(first.alive.files.epochs) == epochs, (
             "or it finds a wrong place where another log parts from its own"
         )
+
+
+async def test_the_progress_that_release_0_1_0_had_of_its_master_is_removed() -> None:
+    async with group_of(2) as world:
+        _, second = world.members
+        await second.stop()
+        file = second.disk.open(FOLDER / "mastercheckpoint")
+        file.write(0, [b"of an older release"])
+        file.close()
+        await second.start()
+        assert not second.disk.exists(FOLDER / "mastercheckpoint")

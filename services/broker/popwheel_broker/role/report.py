@@ -22,7 +22,7 @@ def replica_report(
         address: host:port at which proxies, other replicas and the controller reach it.
         role: the replica's role.
         files: its log.
-        checkpoint_version: of the stored progress of its master.
+        checkpoint_version: of the progress of its master that it has.
         leaving: whether it is to shut down, and its group can do without it.
     """
     leader, group = role.leader, role.group
