@@ -76,6 +76,15 @@ def codes(answers: Sequence[pb.SendMessageResponse]) -> Counter[int]:
     return Counter(int(answer.status.code) for answer in answers)
 
 
+async def sends_apart(w: Cluster, count: int) -> list[asyncio.Task[pb.SendMessageResponse]]:
+    """Sends of which each begins when a Put of the one before is in flight: they go to brokers in turn."""
+    sends = []
+    for _ in range(count):
+        sends.append(asyncio.create_task(w.send(message())))
+        await turns()
+    return sends
+
+
 @asynccontextmanager
 async def cluster(*brokers: str, **options: object) -> AsyncIterator[Cluster]:
     """A proxy that serves."""
@@ -90,6 +99,50 @@ async def cluster(*brokers: str, **options: object) -> AsyncIterator[Cluster]:
             broker.put_gate.set()
         await made.channel.close()
         await made.app.stop()
+
+
+def test_sends_of_a_moment_share_one_put_and_the_next_ones_go_to_another_broker() -> None:
+    async def scenario() -> None:
+        async with cluster("a", "b", "c") as w:
+            for round_ in range(1, 4):
+                for name in "abc":
+                    before = w.stored[name]
+                    sends = [asyncio.create_task(w.send(message())) for _ in range(8)]
+                    assert codes(await asyncio.gather(*sends)) == {Code.OK: 8}
+                    assert w.stored[name] == before + 8
+                    assert len(w.paced[name].asked("Put")) == round_
+            for broker in w.paced.values():
+                queues: Counter[int] = Counter()
+                for runs in broker.asked("Put"):
+                    for one in runs:  # type: ignore[attr-defined]
+                        queues[one.queue_id] += len(one.payloads)
+                assert queues == dict.fromkeys(range(4), 6)
+
+    run(scenario())
+
+
+def test_topics_whose_sends_alternate_go_to_all_brokers() -> None:
+    async def scenario() -> None:
+        async with cluster("a", "b") as w:
+            w.controller.add_topic("others")
+            await until(lambda: "others" in w.app.view.topics)
+            for _ in range(20):
+                await w.send(message())
+                await w.send(message(topic="others"))
+            assert {len(broker.topics[name]) for broker in w.paced.values() for name in ("orders", "others")} == {10}
+
+    run(scenario())
+
+
+def test_sends_that_do_not_fit_into_a_put_go_to_the_next_broker() -> None:
+    async def scenario() -> None:
+        async with cluster("a", "b", send={"put_messages_max": 10}) as w:
+            sends = [asyncio.create_task(w.send(message())) for _ in range(40)]
+            assert codes(await asyncio.gather(*sends)) == {Code.OK: 40}
+            assert [len(w.paced[name].asked("Put")) for name in "ab"] == [2, 2]
+            assert w.stored == {"a": 20, "b": 20}
+
+    run(scenario())
 
 
 def test_a_slow_broker_gets_next_to_no_sends_and_all_again_when_it_is_well() -> None:
@@ -159,7 +212,7 @@ def test_what_waits_behind_a_hanging_put_moves_on_and_only_what_was_sent_is_of_u
             w.paced["a"].put_gate.clear()
             first = asyncio.create_task(w.send(message()))
             await turns()
-            others = [asyncio.create_task(w.send(message())) for _ in range(20)]
+            others = await sends_apart(w, 20)
             done, _ = await asyncio.wait(others, timeout=1.0)
             assert codes([task.result() for task in done]) == {Code.OK: 20}
             assert w.stored == {"a": 0, "b": 20}
@@ -260,10 +313,7 @@ def test_what_waits_for_a_broker_that_leaves_goes_to_another() -> None:
     async def scenario() -> None:
         async with cluster("a", "b") as w:
             w.paced["a"].put_gate.clear()
-            sends = [asyncio.create_task(w.send(message())) for _ in range(2)]
-            await turns()
-            sends += [asyncio.create_task(w.send(message())) for _ in range(10)]
-            await turns()
+            sends = await sends_apart(w, 12)
             w.controller.remove_broker("a")
             assert codes(await asyncio.gather(*sends)) == {Code.OK: 12}
             assert w.stored == {"a": 0, "b": 12}
@@ -346,8 +396,8 @@ def test_a_full_send_queue_is_passed_by() -> None:
         async with cluster("a", "b", send={"waiting_messages_max": 3}) as w:
             w.paced["a"].put_gate.clear()
             sends = []
-            for _ in range(5):
-                sends += [asyncio.create_task(w.send(message())) for _ in range(2)]
+            for _ in range(10):
+                sends.append(asyncio.create_task(w.send(message())))
                 await asyncio.sleep(0.01)
             assert len(w.paced["a"].asked("Put")) == 1
             assert w.stored["b"] == 7

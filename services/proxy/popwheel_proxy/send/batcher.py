@@ -148,6 +148,14 @@ class Batcher:
         """Bytes that wait, by topic."""
 
     @property
+    def is_gathering(self) -> bool:
+        """True while sends join a Put that is about to begin, and it has room for more."""
+        if not self._running or self.is_putting:
+            return False
+        options = self._options
+        return self._messages.total < options.put_messages_max and self._bytes.total < options.put_bytes_max
+
+    @property
     def waiting_messages(self) -> int:
         """Number of messages that wait."""
         return self._messages.total

@@ -18,7 +18,7 @@ from popwheel_proxy.brokers.retry_policy import Place, SendTries
 from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.protocol.payload import ClientMessage, messages_of
 from popwheel_proxy.protocol.validation import check_message
-from popwheel_proxy.send.batcher import NotSentError
+from popwheel_proxy.send.batcher import Batcher, NotSentError
 from popwheel_proxy.send.batchers import Batchers
 from popwheel_proxy.send.metrics import SendMetrics
 from popwheel_proxy.send.send_answer import SendAnswer, send_answer
@@ -84,6 +84,7 @@ class SendHandler:
         self._retry = SendRetry(brokers, self._batchers, parked_calls, send_metrics)
         self._health = self._batchers.health
         self._turns: dict[str, int] = {}
+        self._gathering: Batcher | None = None
         self._unchecked: list[str] = []
         self._send_queues = SendQueues(options.send.waiting_messages_max)
 
@@ -255,13 +256,23 @@ class SendHandler:
         return await self._retry.retry(send)
 
     def _pick(self, topic: Topic, past: Collection[str]) -> Place | None:
-        """Return the next broker and queue in turn, skipping avoided brokers if it can; None without a master."""
+        """Return the next broker and queue in turn, skipping avoided brokers if it can; None without a master.
+
+        While a batcher gathers sends for a Put, that is the next queue of its broker: one Put of all costs brokers less
+        than a small one at each.
+        """
         turn = self._turns.get(topic.name, -1) + 1
-        self._turns[topic.name] = turn
         health = self._health
         names = health.sound
         if names and not (past or health.avoided):
+            gathering = self._gathering
+            if gathering is not None and gathering.is_gathering and gathering.name in names:
+                turn += (names.index(gathering.name) - turn) % len(names)
+            else:
+                self._gathering = self._batchers.batcher(names[turn % len(names)])
+            self._turns[topic.name] = turn
             return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
+        self._turns[topic.name] = turn
         chosen = health.choose(turn, past, self._clock.monotonic())
         return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
 
