@@ -64,13 +64,14 @@ class _Piece(NamedTuple):
 
     def read(self, file: CacheableFile, offset: int, length: int) -> bytes | None:
         """Return the result of `File.read`; None if it is not in this piece."""
-        start = offset - self.range.offset
-        if start < 0 or file.path != self.range.path:
+        path, begin, expected = self.range
+        start = offset - begin
+        if not 0 <= start <= expected or file.path != path:  # paths take long to be compared
             return None
         end = start + length
         if end <= len(self.data):
             return self.data[start:end]
-        ends_here = len(self.data) < self.range.length and self.range.offset + len(self.data) == file.size()
+        ends_here = len(self.data) < expected and begin + len(self.data) == file.size()
         return self.data[start:] if ends_here else None
 
 

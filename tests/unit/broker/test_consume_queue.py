@@ -350,3 +350,11 @@ def test_a_file_of_a_newer_release_is_refused() -> None:
     world.disk.open(path).write(0, index_file._pages(page))
     with pytest.raises(UnknownFormatError, match="format version 2"):
         world.again()
+
+
+def test_a_key_that_stands_across_two_rows_is_not_taken_for_one() -> None:
+    rows = b"".join(index_file._ROW.pack(bytes([number]) * 16, number, 1, number) for number in range(1, 4))
+    across = rows[30:46]
+    assert index_file._row_in(rows, across) is None
+    with_it = rows + index_file._ROW.pack(across, 7, 8, 9)
+    assert index_file._row_in(with_it, across) == (across, 7, 8, 9)

@@ -170,7 +170,7 @@ class IndexFile:
                 elif key > last:
                     low, low_key = stop, int.from_bytes(last[:8], "big")
                 else:
-                    return next((Row(*each) for each in _ROW.iter_unpack(rows) if each[0] == key), None)
+                    return _row_in(rows, key)
         finally:
             file.close()
         return None
@@ -232,7 +232,16 @@ class IndexFile:
                 )
             parts.append(part)
         skipped = offset - first * _IN_PAGE
-        return b"".join(parts)[skipped : skipped + length]
+        contents = parts[0] if len(parts) == 1 else b"".join(parts)
+        return contents[skipped : skipped + length]
+
+
+def _row_in(rows: bytes, key: bytes) -> Row | None:
+    """Return the row of a key among rows; None if there is none. It is found without looking at each."""
+    at = rows.find(key)
+    while at >= 0 and at % _ROW.size:  # those bytes stand somewhere within a row
+        at = rows.find(key, at + 1)
+    return None if at < 0 else Row(*_ROW.unpack_from(rows, at))
 
 
 class NewIndexFile:

@@ -330,7 +330,7 @@ def _begin(file: IndexFile) -> int:
 
 def _runs(buckets: list[list[tuple[bytes, ConsumeQueue]]], begin: int, end: int) -> Iterator[Run]:
     """Yield the entries of queues for a range of the commit log, sorted."""
-    for bucket in buckets:
+    for bucket in filter(None, buckets):
         runs: list[Run] = []
         for key, queue in bucket:
             first, entries = queue.between(begin, end)

@@ -3,6 +3,7 @@ turn of the loop, and who sends many waits for the others in between.
 """
 
 from collections import OrderedDict
+from typing import Final
 
 from popwheel_common.errors import StatusError
 from popwheel_common.filter.parser import SHORT
@@ -13,6 +14,7 @@ from popwheel_proxy.protocol.errors import LimitError
 from popwheel_proxy.protocol.turns import Turns
 from popwheel_proxy.protocol.validation import filter_of
 
+_SQL: Final = FilterType.SQL  # which takes long to be looked up there
 REFUSED_MAX = 256
 """Latest SQL92 filters whose refusals are cached: clients send a bad filter again and again."""
 KNOWN_MAX = 4_096
@@ -55,9 +57,9 @@ class Filters:
             StatusError: ILLEGAL_FILTER_EXPRESSION.
             LimitError: TOO_MANY_REQUESTS, if too many wait to be parsed.
         """
-        if expression.type != FilterType.SQL and len(expression.expression) <= SHORT:
+        if expression.type != _SQL and len(expression.expression) <= SHORT:
             return filter_of(expression)
-        known = None if expression.type != FilterType.SQL else self._known.get(expression.expression)
+        known = None if expression.type != _SQL else self._known.get(expression.expression)
         if known is not None:
             self._known.move_to_end(expression.expression)
             return known
@@ -77,7 +79,7 @@ class Filters:
             self._waiting.give(client_id)
 
     def _read(self, expression: FilterExpression) -> broker.Filter:
-        if expression.type != FilterType.SQL:
+        if expression.type != _SQL:
             return filter_of(expression)
         text = expression.expression
         known = self._known.get(text)  # it may have been read meanwhile
@@ -98,6 +100,6 @@ class Filters:
 
     def _check(self, expression: FilterExpression) -> None:
         """Refuse a filter that was refused a moment ago, for the same reason."""
-        refusal = self._refused.get(expression.expression) if expression.type == FilterType.SQL else None
+        refusal = self._refused.get(expression.expression) if expression.type == _SQL else None
         if refusal is not None:
             raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, refusal)
