@@ -492,7 +492,7 @@ class MemoryFile:
         self._disk = disk
         self.path = path
         self._inode = inode
-        self._life = disk.life
+        self._life = disk._life
         self._closed = False
 
     def size(self) -> int:
@@ -512,9 +512,10 @@ class MemoryFile:
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`; None if it is not in memory."""
         self._check()
-        if 0 <= offset < len(self._inode.written) - self._disk.cached_bytes:
+        written = self._inode.written
+        if 0 <= offset < len(written) - self._disk.cached_bytes:
             return None
-        return bytes(self._inode.written[offset : offset + length])
+        return bytes(written[offset : offset + length])
 
     def write(self, offset: int, buffers: Sequence[bytes]) -> None:
         self._check()
@@ -542,7 +543,8 @@ class MemoryFile:
         self._closed = True
 
     def _check(self) -> None:
-        self._disk.check_life(self._life)
+        if self._life != self._disk._life:
+            self._disk.check_life(self._life)
         if self._closed:
             raise ValueError(f"{self.path} is closed")
 

@@ -22,6 +22,7 @@ from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
 
 _SHORT_POLL_S = 0.1
+_OK, _NOT_FOUND = d.Code.OK, d.Code.MESSAGE_NOT_FOUND  # which take long to be looked up there
 _BURST_MAX = 4
 _LULL_S = (3.0, 12.0)
 _EDGE_SHARE = 0.2
@@ -229,7 +230,7 @@ class Producer:
                 self._refuse(each, response.status)
         else:
             for each, entry in zip(sent, response.entries, strict=True):
-                if entry.status.code == d.Code.OK:
+                if entry.status.code == _OK:
                     each.outcome, each.offset = "ok", -1 if each.due_ms else entry.offset
                     self._note(each, "OK")
                     if self._recaller is not None and entry.recall_handle:
@@ -339,9 +340,9 @@ class Consumer:
                 await self._beat()
             began_s = self._tools.now()
             code = await self.poll()
-            if code not in (d.Code.OK, d.Code.MESSAGE_NOT_FOUND):
+            if code not in (_OK, _NOT_FOUND):
                 await asyncio.sleep(0.05 + self._chance.random() * 0.3)
-            elif code == d.Code.MESSAGE_NOT_FOUND and self._tools.now() - began_s < _SHORT_POLL_S:
+            elif code == _NOT_FOUND and self._tools.now() - began_s < _SHORT_POLL_S:
                 await asyncio.sleep(_SHORT_POLL_S + self._chance.random() * 0.3)
             if self.rest_s_max:
                 await asyncio.sleep(self._chance.random() * self.rest_s_max)
@@ -570,7 +571,7 @@ class Consumer:
             ending.said = failure
         else:
             ending.said = code_name(status.code)
-            if status.code == d.Code.OK:
+            if status.code == _OK:
                 ending.outcome = "ok"
             elif status.code not in OPEN_CODES:
                 ending.outcome = "refused"

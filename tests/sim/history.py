@@ -1,7 +1,7 @@
 """What the clients asked for and what they were told: all that the checker knows."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message
 
@@ -11,8 +11,7 @@ _IDS_OF_A_LIFE = 10**6
 _IDS_OF_AN_EPOCH = 10**11
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(NamedTuple):
     """What a receipt handle says (`popwheel_common.contract.receipt`), read without its key.
 
     Args:

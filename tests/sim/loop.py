@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
@@ -28,7 +29,7 @@ class Mortal(Protocol):
     """What the loop asks of a process."""
 
     alive: bool
-    held: "deque[asyncio.Handle] | None"
+    held: "deque[_Step] | None"
     """What it will do when it is resumed; None while it runs."""
 
 
@@ -39,9 +40,9 @@ PROCESS: contextvars.ContextVar[Mortal | None] = contextvars.ContextVar("process
 class SimTask(asyncio.Task[Result]):
     """A task whose place in a set does not depend on its address."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Result], number: int, **more: Any) -> None:
-        self.number = number
-        super().__init__(coro, **more)
+    __slots__ = ("number",)
+
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -50,39 +51,31 @@ class SimTask(asyncio.Task[Result]):
         return self is other
 
 
-class _Step(asyncio.Handle):
-    """A callback of the loop; made without what the library's own asks of a debugging loop: there are millions."""
+class _Step(list[Any]):
+    """A callback of the loop: its context, what is called, with what. It is a list, and not the library's handle, as
+    there are millions: one is made, and taken apart, without a line of Python.
+    """
 
     __slots__ = ()
-
-    def __init__(self, callback: Any, args: Any, context: contextvars.Context | None) -> None:
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._context = contextvars.copy_context() if context is None else context
 
     def __repr__(self) -> str:
-        return f"<step {self._callback} {self._args}>"
+        return f"<step {self[1]} {self[2]}>"
 
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
+        """Have it never run."""
+        self[1], self[2] = None, ()
 
 
-class _TimedStep(asyncio.TimerHandle):
-    """A callback that is due later; see `_Step`."""
+class _TimedStep(float):
+    """When a callback is due: a number, so that those that wait are kept in order without a line of Python."""
 
-    __slots__ = ()
+    __slots__ = ("step",)
 
-    def __init__(self, when: float, callback: Any, args: Any, context: contextvars.Context | None) -> None:
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._context = contextvars.copy_context() if context is None else context
-        self._when = when
+    step: _Step
 
-    __repr__ = _Step.__repr__
-    cancel = _Step.cancel
+    def cancel(self) -> None:
+        """Have it never run."""
+        self.step.cancel()
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -113,11 +106,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now_s
 
-    def outside(self, delay_s: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    def outside(self, delay_s: float, callback: Callable[..., object], *args: Any) -> _TimedStep:
         """Call back later on behalf of no process, whoever runs now."""
         return self.call_later(delay_s, callback, *args, context=self._base_context)
 
-    def take_up(self, held: "deque[asyncio.Handle]") -> None:
+    def take_up(self, held: "deque[_Step]") -> None:
         """Let callbacks run that a paused process could not, in their order."""
         self._ready.extend(held)  # type: ignore[attr-defined]
 
@@ -134,57 +127,70 @@ class SimLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """There is no thread that would have to be woken."""
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[[*Arguments], object], *args: *Arguments, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        step = _Step(callback, args, context)
+    ) -> _Step:
+        step = _Step((copy_context() if context is None else context, callback, args))
         if not self._over:
             self._ready.append(step)  # type: ignore[attr-defined]
         return step
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[[*Arguments], object],
         *args: *Arguments,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        step = _TimedStep(when := self._now_s + delay, callback, args, context)
+    ) -> _TimedStep:
+        timed = _TimedStep(self._now_s + delay)
+        timed.step = _Step((copy_context() if context is None else context, callback, args))
         if not self._over:
-            heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
-        return step
+            heappush(self._scheduled, timed)  # type: ignore[attr-defined]
+        return timed
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[[*Arguments], object],
         *args: *Arguments,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        step = _TimedStep(when, callback, args, context)
+    ) -> _TimedStep:
+        timed = _TimedStep(when)
+        timed.step = _Step((copy_context() if context is None else context, callback, args))
         if not self._over:
-            heappush(self._scheduled, (when, step))  # type: ignore[attr-defined]
-        return step
+            heappush(self._scheduled, timed)  # type: ignore[attr-defined]
+        return timed
 
     def _run_once(self) -> None:
         """Run until somebody stops the loop: the library's would call this for every turn."""
-        ready = self._ready  # type: ignore[attr-defined]
-        scheduled = self._scheduled  # type: ignore[attr-defined]
+        ready: deque[_Step] = self._ready  # type: ignore[attr-defined]
+        scheduled: list[_TimedStep] = self._scheduled  # type: ignore[attr-defined]
         take = ready.popleft
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
-                self._let_time_pass()
+                # Time passes, to when the next callback is due.
+                while scheduled and scheduled[0].step[1] is None:
+                    heappop(scheduled)
+                if not scheduled:
+                    raise StuckError(f"nothing is scheduled any more; {self._stuck()}")
+                if (due_s := scheduled[0]) > self._now_s:
+                    self._now_s = due_s + 0.0  # a plain number
+                now_s = self._now_s
+                while scheduled and scheduled[0] <= now_s:
+                    step = heappop(scheduled).step
+                    if step[1] is not None:
+                        ready.append(step)
             for _ in range(len(ready)):
-                handle = take()
-                if handle._cancelled:
+                step = take()
+                context, callback, args = step
+                if callback is None:
                     continue
-                context = handle._context
                 process = context.get(PROCESS)
                 if process is not None:
                     if not process.alive:
                         continue
                     if process.held is not None:
-                        process.held.append(handle)
+                        process.held.append(step)
                         continue
                 self.steps += 1
                 if self.steps == self.act_at_step:
@@ -193,33 +199,20 @@ class SimLoop(asyncio.BaseEventLoop):
                         continue
                 self._now_s += _STEP_COST_S
                 try:
-                    context.run(handle._callback, *handle._args)
+                    context.run(callback, *args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001 - as the library's loop does
-                    self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
+                    self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": step})
             now_s = self._now_s
-            while scheduled and scheduled[0][0] <= now_s:
-                handle = heappop(scheduled)[1]
-                if not handle._cancelled:
-                    ready.append(handle)
+            while scheduled and scheduled[0] <= now_s:
+                step = heappop(scheduled).step
+                if step[1] is not None:
+                    ready.append(step)
             if self.steps > self._steps_max:
                 raise StuckError(f"{self.steps} steps and no end; {self._stuck()}")
             if self._stopping:  # type: ignore[attr-defined]
                 return
-
-    def _let_time_pass(self) -> None:
-        """To when the next callback is due; those that are due then are ready."""
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0][1]._cancelled:
-            heappop(scheduled)
-        if not scheduled:
-            raise StuckError(f"nothing is scheduled any more; {self._stuck()}")
-        now_s = self._now_s = max(self._now_s, scheduled[0][0])
-        while scheduled and scheduled[0][0] <= now_s:
-            handle = heappop(scheduled)[1]
-            if not handle._cancelled:
-                ready.append(handle)
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None, **_: Any
@@ -228,7 +221,9 @@ class SimLoop(asyncio.BaseEventLoop):
             coro.close()
             return self.create_future()
         self._task_number += 1
-        task: SimTask[Any] = SimTask(coro, self._task_number, loop=loop, context=context)
+        task: SimTask[Any] = SimTask.__new__(SimTask)
+        task.number = self._task_number  # which is asked for as soon as there is a task
+        asyncio.Task.__init__(task, coro, loop=loop, context=context)
         self._tasks.append(task)
         if len(self._tasks) > self._prune_at:
             self._tasks = [each for each in self._tasks if not each.done()]

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 from unittest.mock import patch
 
 from popwheel_broker.calls.server import BrokerServer
@@ -53,8 +54,7 @@ class PriorityProducer(Producer):
         return message
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """What a pop found of a level, or of its retries, and what it took.
 
     Args:

@@ -90,7 +90,7 @@ class Process:
         self.number = number
         self.name = name
         self.alive = True
-        self.held: deque[asyncio.Handle] | None = None
+        self.held: deque[Any] | None = None
         self.paused_since: float | None = None
         self.clock = ProcessClock(loop, machine)
         self._loop = loop
@@ -229,7 +229,7 @@ class _ProcessFile:
         self._disk = disk
         self._file = file
         self.path = path
-        self._log_start = int(path.stem) if path.parent.name == "commitlog" and path.suffix == ".log" else None
+        self._log_start = int(path.stem) if str(path).endswith(".log") and path.parent.name == "commitlog" else None
 
     def size(self) -> int:
         self._disk.check()

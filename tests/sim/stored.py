@@ -12,12 +12,14 @@ from popwheel_broker.core import checkpoint as checkpoint_file
 from popwheel_broker.core.checkpoint import Checkpoint
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.commit_log import CommitLog
+from popwheel_broker.log.index_file import ABSENT_MAX, key_of
 from popwheel_broker.log.message_store import StoreCheckpoint
 from popwheel_broker.log.record import RecordKind, StoredRecord, decode
 from popwheel_broker.options import BrokerOptions
 from popwheel_common.clock import Clock
 from popwheel_common.contract import names
 from popwheel_common.contract.cluster_view import ClusterView
+from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from tests.harness.memory_disk import MemoryDisk
 from tests.sim.clients import is_same
@@ -123,6 +125,7 @@ def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clo
 
 def derived_state(core: BrokerCore) -> dict[str, Any]:
     """All that follows from the log: entries of queues, open CKs; comparable."""
+    _note_absent(core)
     queues = {
         f"{queue.topic}/{queue.queue_id}": (
             queue.min_offset,
@@ -157,6 +160,20 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
         "transactions": open_halves,
         "lines": lines,
     }
+
+
+def _note_absent(core: BrokerCore) -> None:
+    """Tell each index file which queues it has nothing of: there may be thousands of files, and all of them would be
+    read again for each queue.
+    """
+    keys = {key_of(queue.topic, queue.queue_id) for queue in core.store.queues}
+    if len(keys) > ABSENT_MAX:
+        return
+    for file in core.store.index.files:
+        try:
+            file._absent |= keys - {run.key for run in file.runs()}
+        except CorruptDataError:
+            continue  # whoever reads in it says so
 
 
 def progress(core: BrokerCore) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from unittest.mock import patch
 
 from popwheel_broker.app import BrokerApp
@@ -21,8 +22,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.swarm import ORDERED_TOPIC
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One entry of a queue.
 
     Args:
@@ -36,8 +36,7 @@ class Entry:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A message that became readable.
 
     Args:

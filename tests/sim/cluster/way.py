@@ -80,16 +80,15 @@ class Direction:
             self._held.append((number, deliver, arguments, later_s))
             way.held[self] = None
         else:
-            self._send((number, deliver, arguments, later_s))
+            self._send(number, deliver, arguments, later_s)
 
     def flush(self) -> None:
         """The way is whole again: send what was held."""
         held, self._held = self._held, []
         for packet in held:
-            self._send(packet)
+            self._send(*packet)
 
-    def _send(self, packet: Packet) -> None:
-        number, deliver, arguments, later_s = packet
+    def _send(self, number: int, deliver: Callable[..., object], arguments: tuple[Any, ...], later_s: float) -> None:
         shortest_s, longest_s = self.way.delay_s
         now_s = self._loop.time()
         due_s = now_s + shortest_s + self._chance.random() * (longest_s - shortest_s)
