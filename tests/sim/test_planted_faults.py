@@ -481,7 +481,10 @@ CAUGHT_BY: dict[Plant, int] = {
     resets_are_not_written_down: 54,
     half_messages_outlive_their_topic: 25,
     one_group_may_take_all: 19,
-    what_has_fired_is_forgotten: 1,
+    what_has_fired_is_forgotten: 2,
+    rollbacks_commit: 2,
+    clients_are_there_for_ever: 2,
+    filtered_arrivals_wake_nobody: 8,
     slots_are_skipped: 2,
 }
 """For those that few seeds catch, or not soon: one that does. It is tried first, and the first seeds after it."""
