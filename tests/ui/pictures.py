@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from popwheel_console.view.links import link
 from tests.harness.standalone import ROOT, StandaloneProcess
@@ -66,7 +66,7 @@ def draw(url: str, known: Known) -> None:
             with watched(browser, url, viewport=SIZE, color_scheme=scheme) as tab:
                 for name, address in pictures(known).items():
                     tab.go(address)
-                    tab.page.wait_for_function("!document.querySelector('#live .skeleton')")
+                    expect(tab.page.locator("#live .skeleton")).to_have_count(0, timeout=30_000)
                     file = FOLDER / f"console-{name}-{scheme}.png"
                     tab.page.screenshot(path=file)
                     print(file)

@@ -5,7 +5,7 @@ import urllib.request
 from html.parser import HTMLParser
 from typing import Final
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.ui.addresses import addresses
 from tests.ui.known import HOSTILE
@@ -55,7 +55,7 @@ def test_every_page_is_sound(tab: Watched, populated: Populated) -> None:
     faults = []
     for address in addresses(populated.known):
         tab.go(address)
-        tab.page.wait_for_function("!document.querySelector('#live .skeleton')")
+        expect(tab.page.locator("#live .skeleton")).to_have_count(0, timeout=30_000)
         frame = tab.page.evaluate(FRAME)
         wanted = {"titles": True, "headings": 1, "mains": 1, "banner": 1, "navigation": True, "language": "en"}
         faults += [f"{address}: {name} is {frame[name]}" for name, value in wanted.items() if frame[name] != value]
@@ -70,7 +70,7 @@ def test_every_page_fits_a_telephone(browser: Browser, populated: Populated) -> 
         wide = []
         for address in addresses(populated.known):
             tab.go(address)
-            tab.page.wait_for_function("!document.querySelector('#live .skeleton')")
+            expect(tab.page.locator("#live .skeleton")).to_have_count(0, timeout=30_000)
             if (wider_by := tab.page.evaluate(FRAME)["wider_by"]) > 0:
                 wide.append(f"{address} is {wider_by} px too wide")
         assert not wide, "\n".join(wide)
@@ -112,7 +112,7 @@ def test_keys_lead_to_all_that_can_be_clicked_and_show_where_one_is(tab: Watched
 def test_hostile_strings_are_shown_and_do_nothing(tab: Watched, populated: Populated) -> None:
     for text, message_id in zip(HOSTILE, populated.known.hostile, strict=True):
         tab.go(f"/messages/Hostile/{message_id}")
-        tab.page.wait_for_function("!document.querySelector('#live .skeleton')")
+        expect(tab.page.locator("#live .skeleton")).to_have_count(0, timeout=30_000)
         body = tab.page.locator("pre.body").text_content()
         assert body == text, f"{text[:60]!r} is shown as {body!r}"
         assert tab.page.locator("img, iframe, #live script").count() == 0

@@ -19,14 +19,17 @@ _SEARCHES = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
 _KEYWORDS = frozenset(("AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE"))
 _ORDERS = frozenset((">=", "<=", ">", "<"))
 _TOKEN = re.compile(
-    r"(?P<SPACE>[ \t\n\r\f]++|--[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)"
+    r"(?P<SPACE>[ \t\n\r\f]++|--[^\n\r]*+|/\*[^*]*+\*++(?:[^/*][^*]*+\*++)*/)"
     r"|(?P<TEXT>'(?:''|[^'])*+')"
-    r"|(?P<FLOAT>(?:[0-9]++\.[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+|[0-9]++[eE][+-]?[0-9]++)"
+    r"|(?P<FLOAT>(?:[0-9]++\.[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?|[0-9]++[eE][+-]?[0-9]++)"
     r"|(?P<WHOLE>0|[1-9][0-9]*+[lL]?+)"
     r"|(?P<NAME>[a-zA-Z_$][a-zA-Z0-9_$]*+)"
     r"|(?P<SIGN><>|>=|<=|[<>=(),+-])"
 )
-"""No part backtracks, so no character is read more than a few times."""
+"""No part backtracks far, so no character is read more than a few times.
+
+No group of several parts is possessive: Python before 3.11.5 misreads those.
+"""
 
 
 class Token(NamedTuple):
