@@ -315,9 +315,11 @@ class MessagingServer:
             guarded = GuardedStream(stream, self._access, caller, self._turns, lasting=True)
             may_publish = partial(self._access.may_publish, caller)
             await self._telemetry.telemetry(call, client_id, guarded, user, may_publish)
+            return None
         except StatusError as error:
-            await answer(error)
-            raise  # and end the stream with it: only that is noticed by all official clients while they start
+            refused = error  # a compiled `except` that awaits may raise again what others have caught meanwhile
+        await answer(refused)
+        raise refused  # and end the stream with it: only that is noticed by all official clients while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:
         """Return the client's status; an exceeded limit is counted."""

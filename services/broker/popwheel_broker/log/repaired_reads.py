@@ -31,9 +31,10 @@ class RepairedReads:
         """
         try:
             return await self._reads.run(decide)
-        except CorruptDataError:
-            if not await self.mend((position,)):
-                raise
+        except CorruptDataError as error:
+            damage = error  # a compiled `except` that awaits may raise again what others have caught meanwhile
+        if not await self.mend((position,)):
+            raise damage
         return await self._reads.run(decide)
 
     async def mend(self, damaged: Iterable[int]) -> bool:
