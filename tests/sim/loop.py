@@ -67,7 +67,7 @@ class _Step(list[Any]):
 
 
 class _TimedStep(float):
-    """When a callback is due: a number, so that those that wait are kept in order without a line of Python."""
+    """Due time of a callback: a number, so that those that wait are kept in order without a line of Python."""
 
     __slots__ = ("step",)
 

@@ -125,7 +125,7 @@ def recovered(disk: MemoryDisk, folder: Path, options: BrokerOptions, clock: Clo
 
 def derived_state(core: BrokerCore) -> dict[str, Any]:
     """All that follows from the log: entries of queues, open CKs; comparable."""
-    _note_absent(core)
+    _mark_absent(core)
     queues = {
         f"{queue.topic}/{queue.queue_id}": (
             queue.min_offset,
@@ -162,8 +162,8 @@ def derived_state(core: BrokerCore) -> dict[str, Any]:
     }
 
 
-def _note_absent(core: BrokerCore) -> None:
-    """Tell each index file which queues it has nothing of: there may be thousands of files, and all of them would be
+def _mark_absent(core: BrokerCore) -> None:
+    """Mark in each index file the queues it has nothing of: there may be thousands of files, and all of them would be
     read again for each queue.
     """
     keys = {key_of(queue.topic, queue.queue_id) for queue in core.store.queues}
