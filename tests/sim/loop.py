@@ -7,6 +7,7 @@ tasks are kept until the run is over, so that no `finally` of theirs runs in the
 
 import asyncio
 import contextvars
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
@@ -166,6 +167,7 @@ class SimLoop(asyncio.BaseEventLoop):
         ready: deque[_Step] = self._ready  # type: ignore[attr-defined]
         scheduled: list[_TimedStep] = self._scheduled  # type: ignore[attr-defined]
         take = ready.popleft
+        handled = sys.exc_info()[1]
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
                 # Time passes, to when the next callback is due.
@@ -204,6 +206,8 @@ class SimLoop(asyncio.BaseEventLoop):
                     raise
                 except BaseException as error:  # noqa: BLE001 - as the library's loop does
                     self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": step})
+                if sys.exc_info()[1] is not handled:
+                    handled = self._left_behind(step)
             now_s = self._now_s
             while scheduled and scheduled[0] <= now_s:
                 step = heappop(scheduled).step
@@ -239,14 +243,25 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self._over and isinstance(context.get("exception", Exception()), Exception):
             self.failures.append(context)
 
+    def _left_behind(self, step: object) -> BaseException | None:
+        """Note a step after which an exception counts as handled still: compiled coroutines have no state of their own
+        for that, so what awaits within `except` or `finally` may make others raise its exception again.
+        """
+        error = sys.exc_info()[1]
+        self.failures.append({"message": "an exception was left behind", "exception": error, "handle": step})
+        return error
+
     def bury(self) -> None:
         """End the run: what still waits is brought to its end, and nothing that it does then has any effect."""
         self._over = True
         asyncio._set_running_loop(self)
+        handled = sys.exc_info()[1]
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task.get_coro())
+                if sys.exc_info()[1] is not handled:
+                    handled = self._left_behind(task)
         asyncio._set_running_loop(None)
         self._tasks.clear()
         self._ready.clear()  # type: ignore[attr-defined]

@@ -298,28 +298,24 @@ class MessagingServer:
         self._metrics.latency.observe(name, given.code, (self._clock.monotonic() - began) * 1000)
 
     async def _open_telemetry(self, call: Call, stream: Stream[pb.TelemetryCommand, pb.TelemetryCommand]) -> None:
-        async def answer(error: StatusError) -> None:
-            refusal = for_client(call.metadata, self._refusal(error))
-            await stream.send((pb.TelemetryCommand(status=refusal),))
-
+        client_id = ""
         try:
             client_id = client_id_of(call)
-        except StatusError as error:
-            return await answer(error)
-        try:
             if self._access is None:
                 await self._telemetry.telemetry(call, client_id, stream)
-                return None
+                return
             caller = self._access.caller_of(call, protocol.TELEMETRY.name, client_id)
             user = self._user(call, protocol.TELEMETRY, client_id)
             guarded = GuardedStream(stream, self._access, caller, self._turns, lasting=True)
             may_publish = partial(self._access.may_publish, caller)
             await self._telemetry.telemetry(call, client_id, guarded, user, may_publish)
-            return None
+            return
         except StatusError as error:
-            refused = error  # a compiled `except` that awaits may raise again what others have caught meanwhile
-        await answer(refused)
-        raise refused  # and end the stream with it: only that is noticed by all official clients while they start
+            refused = error
+        refusal = for_client(call.metadata, self._refusal(refused))
+        await stream.send((pb.TelemetryCommand(status=refusal),))
+        if client_id:
+            raise refused  # and end the stream with it: only that is noticed by all official clients while they start
 
     def _refusal(self, error: StatusError | RpcError) -> Status:
         """Return the client's status; an exceeded limit is counted."""

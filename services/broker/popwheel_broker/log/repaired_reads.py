@@ -32,7 +32,7 @@ class RepairedReads:
         try:
             return await self._reads.run(decide)
         except CorruptDataError as error:
-            damage = error  # a compiled `except` that awaits may raise again what others have caught meanwhile
+            damage = error
         if not await self.mend((position,)):
             raise damage
         return await self._reads.run(decide)

@@ -7,6 +7,7 @@ master.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -147,7 +148,6 @@ class Brokers:
 
 async def _close_after(channel: Channel) -> None:
     """Close a former master's channel, in a moment."""
-    try:
+    with suppress(asyncio.CancelledError):  # the proxy stops: at once, then
         await asyncio.sleep(CLOSE_AFTER_S)
-    finally:
-        await channel.close()
+    await channel.close()
