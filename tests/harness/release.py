@@ -19,7 +19,9 @@ _KINDS = (
 _OF_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 _POLL_S = 0.25
 _CALL_S_MAX = 300.0
-_ROLL_OUT_S_MAX = 330.0
+_HELM_WAIT = "7m"
+"""Longer than Kubernetes' scheduler leaves a pod alone that a bound claim did not wake: five minutes, and a half."""
+_ROLL_OUT_S_MAX = 450.0
 """Longer than Helm waits: its own words say what is not ready."""
 
 Object = dict[str, Any]
@@ -85,7 +87,7 @@ class Release:
             *("helm", "-n", self.namespace, "upgrade", "--install", "--create-namespace", self.name, str(CHART)),
             *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
             *("--set", f"broker.groups={{{GROUP}}}", "--set", f"broker.replicas={self.replicas}"),
-            *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", "5m", *self._words, *words),
+            *("--set", f"proxy.replicas={self.proxies}", "--wait", "--timeout", _HELM_WAIT, *self._words, *words),
         )
         try:
             return self._run(*command, seconds=_ROLL_OUT_S_MAX).decode()
