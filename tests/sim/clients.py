@@ -20,6 +20,7 @@ from tests.sim.edges import Edges
 from tests.sim.history import Delivery, Ending, Handle, Polled, Sent
 from tests.sim.process import START_MS
 from tests.sim.tools import OPEN_CODES, Tools, headers, is_definite
+from tests.sim.workload import Workload
 
 _SHORT_POLL_S = 0.1
 _OK, _NOT_FOUND = d.Code.OK, d.Code.MESSAGE_NOT_FOUND  # which take long to be looked up there
@@ -91,7 +92,7 @@ class Manners:
 POLITE = Manners(batch_max=16, invisible_ms=(2000, 2000), wait_s=(1.0,), think_s_max=0.0)
 
 
-class Producer:
+class Producer(Workload):
     """Sends messages of its own.
 
     Args:
@@ -141,7 +142,6 @@ class Producer:
         self._burst_left = 0
         self.burst_s = 0.0
         """If not 0, a few calls come with so much time between them at most, and then none for some seconds."""
-        self.stopping = False
 
     async def run(self) -> None:
         """Send until asked to stop; several calls may be under way."""

@@ -19,6 +19,7 @@ from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, SoundProducer, Subscription
 from tests.sim.history import Delivery, Ending, Handle, History
 from tests.sim.tools import OPEN_CODES, Tools, headers
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "goodbyes"
 TOPIC = "welcome"
@@ -74,7 +75,7 @@ class _Stay:
     said_s: float = -1.0
 
 
-class Guests:
+class Guests(Workload):
     """Such clients, a producer, and a consumer that takes what nobody has.
 
     Args:
@@ -91,6 +92,8 @@ class Guests:
         fails: Callable[[str], bool] = lambda _: False,
         choose_proxy: Callable[[str, random.Random], None] = lambda _, __: None,
     ) -> None:
+        self.topics = {TOPIC: OwnTopic(TYPE)}
+        self.groups = {GROUP: ATTEMPTS_MAX}
         self.history = History()
         self._chance = chance
         self._choose_proxy = choose_proxy
@@ -101,7 +104,6 @@ class Guests:
         manners = Manners(batch_max=16, invisible_ms=(2000, 2000), wait_s=(0.0,), think_s_max=0.0)
         self._host = Consumer("gh", self._ours(tools_of("gh")), chance, Subscription(GROUP, TOPIC), manners)
         self._hosting: asyncio.Task[None] | None = None
-        self.stopping = False
 
     def _ours(self, tools: Tools) -> Tools:
         return Tools(tools.network, self.history, tools.trace, tools.loop, tools.log_end)

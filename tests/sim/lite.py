@@ -18,11 +18,13 @@ from popwheel_common.contract.send_id import encode_send_id
 from popwheel_common.errors import StatusError, code_name
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_rpc import methods
 from popwheel_rpc.status import RpcError
 from tests.sim.history import History
 from tests.sim.network import Network
 from tests.sim.trace import Trace
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "lite topics"
 TOPIC = "sessions"
@@ -98,7 +100,7 @@ class _Kept:
     last_ms: int = 0
 
 
-class LiteWorkload:
+class LiteWorkload(Workload):
     """Senders and clients of lite topics.
 
     Args:
@@ -119,20 +121,21 @@ class LiteWorkload:
         chance: random.Random,
         fails: Callable[[str], bool],
     ) -> None:
+        self.groups = {GROUP: ATTEMPTS_MAX}
         self._network = network
         self._trace = trace
         self._loop = loop
         self._log_end = log_end
         self._chance = chance
         self._fails = fails
-        self.expiration_ms = chance.choice((0, 0, EXPIRATION_MS))
+        self._expiration_ms = chance.choice((0, 0, EXPIRATION_MS))
+        self.topics = {TOPIC: OwnTopic(TopicType.LITE, 1, {"lite_expiration_ms": self._expiration_ms})}
         self._lite_topics = [f"user-{number}" for number in range(chance.choice((1, 3, 6)))]
         self._sent: dict[str, _Sent] = {}
         self._got: list[_Got] = []
         self._lost_polls_s: list[float] = []
         """The times of polls of which no answer came: messages may have been delivered by them."""
         self._count = 0
-        self.stopping = False
         self.is_over = False
 
     async def run(self) -> None:
@@ -328,11 +331,7 @@ class LiteWorkload:
 
     def left(self, core: BrokerCore) -> str:
         """What is not done yet, in words."""
-        lines = core.state.table.message_group_queues
-        for queue in core.store.queues.lite_of(TOPIC):
-            if core.state.merge_buffer.of(GROUP, queue).available_at_most or lines.has(GROUP, queue.topic):
-                return f"messages of {queue.topic} wait"
-        return ""
+        return left_in(core, TOPIC, GROUP)
 
     def judge(
         self, log: Iterable[StoredRecord], disasters: History, *, is_lossy: bool, clocks_differ: bool
@@ -376,7 +375,7 @@ class LiteWorkload:
         found = []
         if kept.there and not clocks_differ:
             idle_ms = now_ms - kept.last_ms
-            if not self.expiration_ms or idle_ms < self.expiration_ms - _SLACK_MS:
+            if not self._expiration_ms or idle_ms < self._expiration_ms - _SLACK_MS:
                 found.append(f"S1: {lite_topic} has ended {idle_ms} ms after its last message")
         kept.gone.update(kept.there)
         kept.there.clear()
@@ -485,3 +484,12 @@ def _counts(got: _Got, disasters: History) -> bool:
 def _was_done(earlier: Iterable[_Got], later: _Got, dead: int | None) -> bool:
     """Whether the group may have been done with a message when it got another one."""
     return any(each.done_s <= later.got_s for each in earlier) or (dead is not None and dead < later.position)
+
+
+def left_in(core: BrokerCore, topic: str, group: str) -> str:
+    """Return which lite topic of a topic has messages at a broker that a group has not done with, in words."""
+    lines, buffer = core.state.table.message_group_queues, core.state.merge_buffer
+    for queue in core.store.queues.lite_of(topic):
+        if buffer.of(group, queue).available_at_most or lines.has(group, queue.topic):
+            return f"messages of {queue.topic} wait"
+    return ""

@@ -3,13 +3,15 @@
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from popwheel_broker.core.core import BrokerCore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
+from tests.sim.admin import Admin
 from tests.sim.clients import Consumer, Manners, Producer, SoundProducer, Subscription
 from tests.sim.history import Delivery, History
 from tests.sim.tools import Tools
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "group comes and goes"
 TOPIC = "parting"
@@ -37,37 +39,33 @@ def is_own(topic: str) -> bool:
     return topic == TOPIC or GROUP in topic
 
 
-class PassingGroup:
+class PassingGroup(Workload):
     """Makes and deletes the group, over and over, while two consumers poll.
 
     Args:
         tools: what clients share; its history is not touched.
         chance: its random source.
-        create, delete: make the group, and delete it; True if that is so for certain.
+        admin: makes the group, pauses it and deletes it.
         cores: the state of each broker; of those that do not run, none.
         fails: whether a message of an id fails by itself: this one sends none of those.
-        pause: pauses the group, or resumes it; True if that is so for certain. None: it is never paused.
-        pauses: the random source of pauses.
+        pauses: the random source of pauses; None: it is never paused.
     """
 
     def __init__(
         self,
         tools: Tools,
         chance: random.Random,
-        create: Callable[[], Awaitable[bool]],
-        delete: Callable[[], Awaitable[bool]],
+        admin: Admin,
         cores: Callable[[], list[BrokerCore]],
         fails: Callable[[str], bool] = lambda _: False,
-        pause: Callable[[bool], Awaitable[bool]] | None = None,
         pauses: random.Random | None = None,
     ) -> None:
+        self.topics = {TOPIC: OwnTopic(TYPE)}
         self.history = History()
         self._chance = chance
-        self._create = create
-        self._delete = delete
+        self._admin = admin
         self._cores = cores
-        self._pause = pause
-        self._pauses = pauses or random.Random(0)
+        self._pauses = pauses
         self._paused: list[tuple[float, float, float]] = []
         """The times when a pause began and was answered, and when the group was to be resumed or deleted."""
         self._tools = ours = Tools(tools.network, self.history, tools.trace, tools.loop, tools.log_end)
@@ -79,7 +77,6 @@ class PassingGroup:
         """The times when the group was to be deleted, and from when on that was so, if it was."""
         self._gone: list[tuple[float, float, float]] = []
         """The times when a deletion began and was answered, and when the group was to be made again."""
-        self.stopping = False
 
     async def run(self) -> None:
         """Run until it is to stop; the group is gone then."""
@@ -87,10 +84,10 @@ class PassingGroup:
         clients: list[Producer | Consumer] = [self._producer, *self._consumers]
         working = [loop.create_task(each.run()) for each in clients]
         while not self.stopping:
-            await self._create()
+            await self._admin.ensure_group(GROUP, ATTEMPTS_MAX)
             await asyncio.sleep(chance.uniform(0.3, 3.0))
-            if self._pause is not None and self._pauses.random() < _PAUSED:
-                await self._pause_for_a_while(self._pause)
+            if self._pauses is not None and self._pauses.random() < _PAUSED:
+                await self._pause_for_a_while(self._pauses)
             await self._part()
             await asyncio.sleep(chance.uniform(0.0, 3.0))
             if self._gone and self._gone[-1][2] == _INF:
@@ -105,25 +102,25 @@ class PassingGroup:
                 return
             await asyncio.sleep(0.5)
 
-    async def _pause_for_a_while(self, pause: Callable[[bool], Awaitable[bool]]) -> None:
+    async def _pause_for_a_while(self, chance: random.Random) -> None:
         """Pause the group, and resume it unless its deletion is to end the pause."""
         began_s = self._tools.now()
-        is_paused = await pause(True)
+        is_paused = await self._admin.pause_group(GROUP, paused=True)
         answered_s = self._tools.now()
         self._tools.trace.add(GROUP, "paused" if is_paused else "may be paused")
-        await asyncio.sleep(self._pauses.uniform(1.0, 4.0))
+        await asyncio.sleep(chance.uniform(1.0, 4.0))
         if is_paused:
             self._paused.append((began_s, answered_s, self._tools.now()))
-        if self._pauses.random() < _RESUMED:
-            is_resumed = await pause(False)
+        if chance.random() < _RESUMED:
+            is_resumed = await self._admin.pause_group(GROUP, paused=False)
             self._tools.trace.add(GROUP, "resumed" if is_resumed else "may be resumed")
-            await asyncio.sleep(self._pauses.uniform(0.3, 2.0))
+            await asyncio.sleep(chance.uniform(0.3, 2.0))
 
     async def _part_in_sight(self) -> bool:
         """Make the group and delete it while all brokers watch: one that was away for a deletion keeps the group until
         it is made again.
         """
-        await self._create()
+        await self._admin.ensure_group(GROUP, ATTEMPTS_MAX)
         await asyncio.sleep(_SLACK_S)
         watching = self._cores()
         know = watching and all(each.topic_registry.knows_group(GROUP) for each in watching)
@@ -133,7 +130,7 @@ class PassingGroup:
 
     async def _part(self) -> bool:
         began_s = self._tools.now()
-        is_deleted = await self._delete()
+        is_deleted = await self._admin.delete_group(GROUP)
         self._tools.trace.add(GROUP, "deleted" if is_deleted else "may be deleted")
         self._tries.append((began_s, self._tools.now() + _SLACK_S if is_deleted else _INF))
         if is_deleted:

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import decode_delay
-from popwheel_common.errors import StatusError, code_name
+from popwheel_common.errors import code_name
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import (
     Encoding,
     Message,
@@ -24,16 +24,16 @@ from popwheel_common.pb.apache.rocketmq.v2.service_pb2 import (
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
+from tests.sim.admin import Admin
 from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.delays import Delays
 from tests.sim.history import History, Sent
 from tests.sim.tools import LogEnd, Tools, headers
+from tests.sim.workload import OwnTopic, Workload
 
 TOPIC = "passing"
 GROUP = "passer"
 TYPES = (TopicType.MIXED, TopicType.MIXED, TopicType.NORMAL, TopicType.DELAY)
-REST_MS = 7 * 24 * 3600 * 1000
-"""For so long nothing but a hand makes a deleted name anew: longer than any run, whatever its clocks do."""
 
 _LAST_TRIES = 40
 _CHANGING_SHARE = 0.5
@@ -43,28 +43,28 @@ _SLACK_S = 1.0
 """How long after a deletion the broker may not have learned of it."""
 
 
-class PassingTopic:
+class PassingTopic(Workload):
     """Makes, uses and deletes the topic, over and over, with clients whose history is its own.
 
     Args:
         tools: what clients share; its history is not touched.
         chance: its random source.
-        create: makes the topic; True if it is there now.
-        delete: deletes it; True if it is gone for certain.
+        admin: makes the topic, and deletes it.
         delays: what of its messages is delayed, and revoked.
         is_known: whether all proxies know of the topic as it is now.
         is_deleted: whether all proxies know that it is deleted: one that is cut off from the controllers does not.
+        deleted: told when it is deleted for certain.
     """
 
     def __init__(
         self,
         tools: Tools,
         chance: random.Random,
-        create: Callable[[], Awaitable[bool]],
-        delete: Callable[[], Awaitable[bool]],
+        admin: Admin,
         delays: Delays,
         is_known: Callable[[], bool] = lambda: True,
         is_deleted: Callable[[], bool] = lambda: True,
+        deleted: Callable[[], None] = lambda: None,
     ) -> None:
         self._chance = chance
         # Of its own, so that what else a seed does is as it was.
@@ -72,10 +72,10 @@ class PassingTopic:
         self._changes_kind = self._kinds.random() < _CHANGING_SHARE
         self._types: dict[str, TopicType.ValueType] = {TOPIC: TopicType.MIXED}
         self._ending: set[asyncio.Task[None]] = set()
-        self._create = create
-        self._delete = delete
+        self._admin = admin
         self._is_known = is_known
         self._is_deleted = is_deleted
+        self._deleted = deleted
         self._to_unknown: set[str] = set()
         """Ids of messages that may have been sent to the topic as it was before."""
         self.history = History()
@@ -87,12 +87,15 @@ class PassingTopic:
         self._tries: list[tuple[float, bool]] = []
         """When the topic was to be deleted, and whether it was for certain."""
         self._halves = 0
-        self.stopping = False
 
-    @property
-    def kind(self) -> TopicType.ValueType:
-        """The type of the topic that is to be made next."""
-        return self._types[TOPIC]
+    async def _create(self) -> bool:
+        return await self._admin.ensure_topic(TOPIC, OwnTopic(self._types[TOPIC], 1))
+
+    async def _delete(self) -> bool:
+        is_deleted = await self._admin.delete_topic(TOPIC)
+        if is_deleted:
+            self._deleted()
+        return is_deleted
 
     async def run(self) -> None:
         """Until asked to stop; the topic is gone then."""
@@ -106,7 +109,11 @@ class PassingTopic:
                     if not self._is_known():
                         self._to_unknown.add(message.system_properties.message_id)
                     await self._producer.send([message])
-                    if self._changes_kind and self.kind == TopicType.MIXED and self._kinds.random() < _HALF_SHARE:
+                    if (
+                        self._changes_kind
+                        and self._types[TOPIC] == TopicType.MIXED
+                        and self._kinds.random() < _HALF_SHARE
+                    ):
                         await self._send_half()
                     if chance.random() < 0.7:
                         await self._consumer.poll()
@@ -266,13 +273,3 @@ def mixed(log: Sequence[StoredRecord], puts: Mapping[str, Collection[int]]) -> l
                 f"P4: {message_id} was put for topics {sorted(meant)}, and stands at {record.position} in {topic_id}"
             )
     return found
-
-
-async def carried_out(change: Awaitable[object], timeout_s: float = 3.0) -> bool:
-    """Whether a change of the cluster has been made; False leaves it open."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await change
-    except (StatusError, TimeoutError):
-        return False
-    return True

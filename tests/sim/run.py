@@ -1,46 +1,39 @@
 """One seed from beginning to end: faults, healing, and the verdict."""
 
 import asyncio
-import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
-from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.record import StoredRecord
 from popwheel_common.errors import CorruptDataError
-from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.cluster.pause import pause_group
 from popwheel_rpc.service import Method
 from tests.sim import guests, lite, passing_group, steering, stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
-from tests.sim.clients import Consumer, Producer
-from tests.sim.delays import NEAR_MS
+from tests.sim.clients import Producer
+from tests.sim.course import HEAL_S_MAX, QUIET_LOOKS, Course, is_damaged, run_course
 from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
 from tests.sim.guests import Guests
 from tests.sim.lite import LiteWorkload
 from tests.sim.lives import BriefProducer, LifeWatch
-from tests.sim.loop import SimLoop, StuckError
+from tests.sim.loop import SimLoop
 from tests.sim.ordered import OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_group import PassingGroup
-from tests.sim.passing_topic import REST_MS, TOPIC, PassingTopic, carried_out
+from tests.sim.passing_topic import TOPIC, PassingTopic
 from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import Process, ProcessClock
 from tests.sim.renewals import Renewals
 from tests.sim.steering import Operator, Steered
 from tests.sim.stored import StoredMessage
-from tests.sim.swarm import BRIEF_TOPIC, FIFO_GROUPS, TAGS, draw
+from tests.sim.swarm import TAGS, Swarm, draw
 from tests.sim.timers import Timers
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
 from tests.sim.transactions import Pledges
-from tests.sim.world import DATA, CapturedLog, World
-
-_HEAL_S_MAX = 120.0
-_QUIET_LOOKS = 3
-"""So often in a row nothing is left to do: a message that is moved is for a moment neither here nor there."""
+from tests.sim.world import DATA, World
 
 
 def run_seed(
@@ -55,95 +48,31 @@ def run_seed(
         whole_trace: give the trace even if all is well.
     """
     swarm = draw(seed, only, settings)
-    loop = SimLoop()
-    trace = Trace(loop)
-    trace.add("sim", "seed", swarm.describe())
-    world = World(loop, swarm, trace)
-    failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
-    has_room = not swarm.hoarder  # else there are enough groups that share what is left
-    run = _Run(
-        *(world, failing, Renewals(world, only is None)),
-        has_transactions=transactions.is_on(seed, only),
-        has_operator=has_room and steering.is_on(seed, only),
-        has_lite_topics=has_room and lite.is_on(seed, only),
-        has_guests=has_room and guests.is_on(seed, only),
-        has_passing_group=has_room and passing_group.is_on(seed, only),
-    )
-    collecting = gc.isenabled()
-    gc.disable()  # destructors of what a killed process leaves must not run in the middle
-    try:
-        asyncio.set_event_loop(loop)
-        with CapturedLog(trace, world.findings.append) as log:
-            try:
-                with failing.spread(), run.priorities.on(), run.lives.on():
-                    loop.run_until_complete(run.live())
-                verdict = run.judge()
-            except StuckError as error:
-                verdict = Verdict()
-                verdict.broke("L2", str(error))
-            finally:
-                digest = trace.digest
-                log.muted = True  # what comes now comes from the dead
-                world.crash("process")
-                loop.bury()
-    finally:
-        asyncio.set_event_loop(None)
-        if collecting:
-            gc.enable()
-    for finding in world.findings:
-        verdict.broke("E1", f"the server's log: {finding}")
-    for failure in loop.failures:
-        verdict.broke(
-            "E1",
-            f"{failure.get('message')}: {failure.get('exception')!r} in {failure.get('task') or failure.get('handle')}",
-        )
-    history = world.history
-    counts = (
-        f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} lives={world.lives} "
-        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
-    )
-    story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
-    return Outcome(seed, digest, tuple(verdict.violations), counts, story)
+    return run_course(swarm, lambda loop, trace: _Run(loop, trace, swarm, only), "tests.sim", whole_trace=whole_trace)
 
 
-class _Run:
+class _Run(Course[Swarm]):
     """The course of one run.
 
     Args:
-        world: where it takes place.
-        failing: messages that fail by themselves.
-        renewals: messages that are hidden for longer than others of their pop.
-        has_transactions: whether half messages are sent.
-        has_operator: whether an operator resets offsets and redrives dead letters.
-        has_lite_topics: whether lite topics are sent to and read.
-        has_guests: whether there are push consumers that say goodbye.
-        has_passing_group: whether a group is deleted while its consumers poll.
+        loop: the loop.
+        trace: what happens goes there.
+        swarm: what was drawn.
+        only: faults and workloads that may be on; None for all.
     """
 
-    def __init__(
-        self,
-        world: World,
-        failing: FailingRecords,
-        renewals: Renewals,
-        *,
-        has_transactions: bool,
-        has_operator: bool,
-        has_lite_topics: bool,
-        has_guests: bool,
-        has_passing_group: bool,
-    ) -> None:
-        self.world = world
-        self._renewals = renewals
-        self._failing = failing
+    def __init__(self, loop: SimLoop, trace: Trace, swarm: Swarm, only: tuple[str, ...] | None) -> None:
+        self.world = world = World(loop, swarm, trace)
+        super().__init__(loop, trace, swarm, lambda: world.controller, world.findings)
+        self._failing = failing = FailingRecords(swarm.random("failing records"), trace, world.history, only)
+        self._renewals = Renewals(world, only is None)
         self.faults = Faults(world)
-        self.verdict = Verdict()
         self._state: dict[str, Any] | None = None
         self._learned_deletion: Process | None = None
         """In which the broker must have learned of the topic's last deletion as it was made; one that comes later keeps
         what the controllers do not know."""
-        self._tools = Tools(world.network, world.history, world.trace, world.loop, world.log_end)
-        swarm = world.swarm
-        self._producers = [
+        self._tools = Tools(world.network, world.history, trace, loop, world.log_end)
+        self.clients += [
             Producer(
                 f"p{number}",
                 self._tools,
@@ -159,50 +88,66 @@ class _Run:
             for number, settings in enumerate(swarm.producers)
         ]
         if swarm.is_ordered:
-            self._producers.append(OrderedProducer("po", self._tools, swarm.random("po")))
+            self.clients.append(OrderedProducer("po", self._tools, swarm.random("po")))
         if swarm.levels:
-            self._producers.append(PriorityProducer("pp", self._tools, swarm.random("pp")))
+            self.clients.append(PriorityProducer("pp", self._tools, swarm.random("pp")))
         if swarm.expired:
-            self._producers.append(BriefProducer("pb", self._tools, swarm.random("pb")))
-        self.lives = LifeWatch()
-        self.priorities = PriorityWatch(world.loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
-        consumers: list[Consumer] = []
-        for subscription, all_manners in swarm.manners.items():
-            for manners in all_manners:
-                name = f"c{len(consumers)}"
-                consumers.append(Consumer(name, self._tools, swarm.random(name), subscription, manners))
-        self._consumers = consumers
+            self.clients.append(BriefProducer("pb", self._tools, swarm.random("pb")))
+        self._lives = LifeWatch()
+        self._priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
+        self.draw_consumers(lambda _: self._tools)
         self._passing = PassingTopic(
-            self._tools, swarm.random("passing"), self._create_passing, self._delete_passing, swarm.delays
+            self._tools, swarm.random("passing"), self.admin, swarm.delays, deleted=self._passing_deleted
         )
-
+        self.clients.append(self._passing)
+        has_room = not swarm.hoarder  # else there are enough groups that share what is left
         self._pledges: Pledges | None = None
-        if has_transactions:
-            self._pledges = Pledges(self._tools, swarm.random("pledges"), failing.fails)
-        self._lite: LiteWorkload | None = None
-        if has_lite_topics:
-            self._lite = LiteWorkload(
-                *(world.broker_network, world.trace, world.loop, lambda: world.log_end.position),
-                *(swarm.random("lite workload"), failing.fails),
-            )
-        self._guests: Guests | None = None
-        if has_guests:
-            self._guests = Guests(lambda _: self._tools, swarm.random("guests"), failing.fails)
-        self._passing_group: PassingGroup | None = None
-        if has_passing_group:
-            self._passing_group = PassingGroup(
-                self._tools,
-                swarm.random("passing group"),
-                self._create_group,
-                self._delete_group,
-                lambda: [self.world.cluster.broker.core] if self.world.serving and self.world.cluster else [],
-                failing.fails,
-                self._pause_group,
-                swarm.random("pauses of the passing group"),
-            )
+        if transactions.is_on(swarm.seed, only):
+            self._pledges = self.added(Pledges(self._tools, swarm.random("pledges"), failing.fails))
         self._operator: Operator | None = None
-        if has_operator:
-            self._operator = Operator(self._tools, swarm.random("operator"), self._ask, failing.fails)
+        if has_room and steering.is_on(swarm.seed, only):
+            attempts = steering.attempts_of(swarm.seed)
+            self._operator = self.added(
+                Operator(self._tools, swarm.random("operator"), self._ask, failing.fails, attempts)
+            )
+        self._lite: LiteWorkload | None = None
+        if has_room and lite.is_on(swarm.seed, only):
+            chance, position = swarm.random("lite workload"), lambda: world.log_end.position
+            self._lite = self.added(LiteWorkload(world.broker_network, trace, loop, position, chance, failing.fails))
+        self._guests: Guests | None = None
+        if has_room and guests.is_on(swarm.seed, only):
+            self._guests = self.added(Guests(lambda _: self._tools, swarm.random("guests"), failing.fails))
+        self._passing_group: PassingGroup | None = None
+        if has_room and passing_group.is_on(swarm.seed, only):
+            self._passing_group = self.added(
+                PassingGroup(
+                    self._tools,
+                    swarm.random("passing group"),
+                    self.admin,
+                    lambda: [world.cluster.broker.core] if world.serving and world.cluster else [],
+                    failing.fails,
+                    swarm.random("pauses of the passing group"),
+                )
+            )
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Have messages fail, and watch all pops."""
+        with self._failing.spread(), self._priorities.on(), self._lives.on():
+            yield
+
+    def kill(self) -> None:
+        """Kill the server."""
+        self.world.crash("process")
+
+    def counts(self) -> str:
+        """Return how much there was, in words."""
+        history, lives = self.world.history, self.world.lives
+        return f"sent={len(history.sent)} got={len(history.deliveries)} lives={lives} faults={self.faults.count}"
+
+    def _passing_deleted(self) -> None:
+        if self._passing.stopping and "bad ways" not in self.swarm.faults:
+            self._learned_deletion = self.world.process
 
     async def _ask(self, method: Method[Any, Any], request: Any) -> Any:
         """Call the broker as the controller does."""
@@ -214,168 +159,34 @@ class _Run:
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
-        world, loop = self.world, self.world.loop
+        world, loop = self.world, self.loop
         await world.boot()
-        await self._make_topics()
-        world.weather.delay_s_max = world.swarm.delay_s_max
-        producing = [loop.create_task(producer.run()) for producer in self._producers]
-        consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
-        passing = loop.create_task(self._passing.run())
-        if self._pledges is not None:
-            producing.append(loop.create_task(self._pledges.run()))
-        if self._operator is not None:
-            producing.append(loop.create_task(self._operator.run()))
-        if self._lite is not None:
-            producing.append(loop.create_task(self._lite.run()))
-        if self._guests is not None:
-            producing.append(loop.create_task(self._guests.run()))
-        if self._passing_group is not None:
-            producing.append(loop.create_task(self._passing_group.run()))
+        await self.make_names()
+        world.weather.delay_s_max = self.swarm.delay_s_max
+        self.begin_clients()
         striking = [loop.create_task(self.faults.run()), loop.create_task(self.faults.keep_alive())]
         renewing = loop.create_task(self._renewals.run())
-        await asyncio.sleep(world.swarm.safety_s)
+        await asyncio.sleep(self.swarm.safety_s)
         striking[0].cancel()
         renewing.cancel()
-        world.trace.add("sim", "heal")
+        self.trace.add("sim", "heal")
         self.faults.heal()
         self._failing.heal()
-        for producer in self._producers:
-            producer.stopping = True
-        if self._pledges is not None:
-            self._pledges.stopping = True
-        if self._operator is not None:
-            self._operator.stopping = True
-        if self._lite is not None:
-            self._lite.stopping = True
-        if self._guests is not None:
-            self._guests.stopping = True
-        if self._passing_group is not None:
-            self._passing_group.stopping = True
-        reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
-        self._passing.stopping = True
-        await asyncio.wait((*producing, passing))
+        await self.end_sending()
         if world.findings or loop.failures:
-            world.trace.add("sim", "findings", len(world.findings))
+            self.trace.add("sim", "findings", len(world.findings))
         await self._finish_work()
-        for task in reforming:
-            task.cancel()
-        await asyncio.wait(reforming)
-        for consumer in self._consumers:
-            consumer.stopping = True
-        await asyncio.wait(consuming)
-        if self._pledges is not None:
-            await self._pledges.end()
-        if self._operator is not None:
-            await self._operator.end()
-        if self._lite is not None:
-            await self._lite.end()
-        if self._guests is not None:
-            await self._guests.end()
+        await self.end_clients()
         striking[1].cancel()
         await asyncio.wait(striking)
-        for task in (*producing, *consuming, passing):
-            task.result()
         await self._stand_still()
         self._note_end_state()
         await world.stop()
 
-    async def _make_topics(self) -> None:
-        cluster = self.world.cluster
-        process = self.world.process
-        assert cluster is not None and process is not None
-        options = self.world.swarm.options.controller
-        state_writer = cluster.controller._state_writer
-        topics, types = dict(self.world.swarm.topics), dict(self.world.swarm.types)
-        if self._pledges is not None:
-            topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
-        groups = dict(self.world.swarm.groups)
-        if self._operator is not None:
-            topics[steering.TOPIC], types[steering.TOPIC] = 2, steering.TYPE
-            groups[steering.GROUP] = steering.attempts_of(self.world.swarm.seed)
-        if self._guests is not None:
-            topics[guests.TOPIC], types[guests.TOPIC] = 2, guests.TYPE
-            groups[guests.GROUP] = guests.ATTEMPTS_MAX
-        if self._passing_group is not None:
-            topics[passing_group.TOPIC], types[passing_group.TOPIC] = 2, passing_group.TYPE
-        for name, queues in topics.items():
-
-            def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                settings = {"expired_messages": self.world.swarm.expired} if name == BRIEF_TOPIC else {}
-                return state.create_topic(options, name, types[name], queues, settings)
-
-            await state_writer.change(topic)
-        if self._lite is not None:
-            expiration_ms = self._lite.expiration_ms
-            await state_writer.change(
-                lambda state: state.create_topic(
-                    options, lite.TOPIC, TopicType.LITE, settings={"lite_expiration_ms": expiration_ms}
-                )
-            )
-            groups[lite.GROUP] = lite.ATTEMPTS_MAX
-        for name, attempts in groups.items():
-
-            def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
-                return state.create_group(options, name, attempts, name in FIFO_GROUPS)
-
-            await state_writer.change(group)
-
-    async def _create_passing(self) -> bool:
-        cluster, options = self.world.cluster, self.world.swarm.options.controller
-        if cluster is None or not self.world.serving:
-            return False
-        if TOPIC in cluster.controller.state.topics:
-            return True
-        change, kind = cluster.controller._state_writer.change, self._passing.kind
-        return await carried_out(change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
-
-    async def _delete_passing(self) -> bool:
-        cluster = self.world.cluster
-        if cluster is None or not self.world.serving:
-            return False
-        if TOPIC not in cluster.controller.state.topics:
-            return True
-        process = self.world.process
-        controller = cluster.controller
-        now_ms = controller._clock.wall_ms()
-        is_deleted = await carried_out(
-            controller._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS))
-        )
-        if is_deleted and self._passing.stopping and "bad ways" not in self.world.swarm.faults:
-            self._learned_deletion = process
-        return is_deleted
-
-    async def _create_group(self) -> bool:
-        cluster, options, name = self.world.cluster, self.world.swarm.options.controller, passing_group.GROUP
-        if cluster is None or not self.world.serving:
-            return False
-        if name in cluster.controller.state.groups:
-            return True
-        change = cluster.controller._state_writer.change
-        return await carried_out(change(lambda state: state.create_group(options, name, passing_group.ATTEMPTS_MAX)))
-
-    async def _pause_group(self, paused: bool) -> bool:
-        cluster = self.world.cluster
-        if cluster is None or not self.world.serving or passing_group.GROUP not in cluster.controller.state.groups:
-            return False
-        change = cluster.controller._state_writer.change
-        return await carried_out(change(lambda state: pause_group(state, passing_group.GROUP, int(paused))))
-
-    async def _delete_group(self) -> bool:
-        cluster, name = self.world.cluster, passing_group.GROUP
-        if cluster is None or not self.world.serving:
-            return False
-        if name not in cluster.controller.state.groups:
-            return True
-        controller = cluster.controller
-        now_ms = controller._clock.wall_ms()
-        return await carried_out(
-            controller._state_writer.change(lambda state: state.delete_group(name, now_ms, REST_MS))
-        )
-
     async def _finish_work(self) -> None:
         """Wait until nothing is left to do, within a budget of virtual time (L2)."""
         world = self.world
-        until = world.loop.time() + _HEAL_S_MAX
+        until = world.loop.time() + HEAL_S_MAX
         healed = world.loop.time()
         quiet = 0
         while world.loop.time() < until:
@@ -387,15 +198,15 @@ class _Run:
             if quiet and world.cluster is not None and not timers.is_readable(world.cluster.broker.core):
                 quiet = 0
                 await world.stop()  # a bit has rotted that is not read for days; the next start makes it again
-            if quiet == _QUIET_LOOKS:
+            if quiet == QUIET_LOOKS:
                 world.trace.add("sim", "finished", f"after={world.loop.time() - healed:.1f}")
                 return
             if world.process is None:
                 self.faults.mend()
-            elif world.serving and world.cluster is not None and _is_damaged(world.cluster.broker.core):
+            elif world.serving and world.cluster is not None and is_damaged(world.cluster.broker.core):
                 await world.stop()  # an operator has restored what was damaged and starts the server anew
         self.verdict.broke(
-            "L2", f"after {_HEAL_S_MAX} s without faults there is still work: {self._left()}; {world.refusals[-1:]}"
+            "L2", f"after {HEAL_S_MAX} s without faults there is still work: {self._left()}; {world.refusals[-1:]}"
         )
 
     def _left(self) -> str:
@@ -404,30 +215,7 @@ class _Run:
         if world.cluster is None:
             return "no server"
         core = world.cluster.broker.core
-        if core.state.table.open_messages:
-            now_ms = core.pop_clock.now_ms()
-            some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
-            return f"{core.state.table.open_messages} messages are given out: {some}"
-        if _is_damaged(core):
-            return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
-        if pending := core.timer.state.pending.histogram(world.machine.wall_ms(), [NEAR_MS])[0]:
-            return f"{pending} messages are due soon"
-        waiting = {
-            f"{each.group} {each.topic}": count
-            for each in world.swarm.subscriptions
-            if (count := core.pops.waiting(each.group, each.topic, None))
-        }
-        if waiting:
-            return f"waiting: {waiting}"
-        if self._pledges is not None and (left := self._pledges.left(core)):
-            return left
-        if self._operator is not None and (left := self._operator.left(core)):
-            return left
-        if self._lite is not None and (left := self._lite.left(core)):
-            return left
-        if self._guests is not None and (left := self._guests.left(core)):
-            return left
-        if self._passing_group is not None and (left := self._passing_group.left(core)):
+        if left := self.left_in(core, world.machine.wall_ms()):
             return left
         if self._learned_deletion is world.process and TOPIC in core.topic_registry.topic_ids:
             return f"the broker still has {TOPIC}, which was deleted"
@@ -474,8 +262,8 @@ class _Run:
         others = [each for each in messages if not steering.is_own(each.topic)]
         verdict = Checker(swarm, world.history, others, world.arrivals, self._failing.fails).judge()
         verdict.violations[:0] = self.verdict.violations + self._passing.violations()
-        verdict.violations += self.priorities.violations(messages, world.history)
-        verdict.violations += self.lives.violations(messages, world.history)
+        verdict.violations += self._priorities.violations(messages, world.history)
+        verdict.violations += self._lives.violations(messages, world.history)
         if self._state is None:
             return verdict  # there was no server in the end, which is said already
         records = stored.records_in_log(world.disk, folder, swarm.options.broker.log.segment_bytes)
@@ -526,10 +314,6 @@ class _Run:
 
 class _SteeredChecker(Steered, Checker):
     """Judges what belongs to the operator's workload."""
-
-
-def _is_damaged(core: BrokerCore) -> bool:
-    return bool(core.pops.damaged or core.timer.state.damaged)
 
 
 def _difference(first: dict[str, Any], second: dict[str, Any]) -> str:

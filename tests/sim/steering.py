@@ -29,6 +29,7 @@ from tests.sim.process import START_MS, Process
 from tests.sim.stored import StoredMessage, messages_of
 from tests.sim.swarm import AnySwarm
 from tests.sim.tools import Tools
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "operator"
 TOPIC = "steered"
@@ -159,7 +160,7 @@ class _Sender(Producer):
         return super().message(topic)
 
 
-class Operator:
+class Operator(Workload):
     """The operator, a producer and a consumer.
 
     Args:
@@ -167,9 +168,14 @@ class Operator:
         chance: its random source.
         asks: calls the broker that leads.
         fails: whether a message of an id fails by itself: none of those is sent.
+        attempts: how often the group may try a message.
     """
 
-    def __init__(self, tools: Tools, chance: random.Random, asks: Asks, fails: Callable[[str], bool]) -> None:
+    def __init__(
+        self, tools: Tools, chance: random.Random, asks: Asks, fails: Callable[[str], bool], attempts: int
+    ) -> None:
+        self.topics = {TOPIC: OwnTopic(TYPE)}
+        self.groups = {GROUP: attempts}
         self._chance = chance
         self._asks = asks
         self.history = History()
@@ -189,7 +195,6 @@ class Operator:
         self._consumer = Consumer("cw", self._tools, chance, self.subscription, self.manners)
         self.orders: list[Order] = []
         self._consuming: asyncio.Task[None] | None = None
-        self.stopping = False
 
     async def run(self) -> None:
         """Work until asked to stop; in the end things are often released once more."""
@@ -279,7 +284,7 @@ class Operator:
             swarm,
             topics={TOPIC: 2},
             types={TOPIC: TYPE},
-            groups={GROUP: attempts_of(swarm.seed)},
+            groups=dict(self.groups),
             subscriptions=[self.subscription],
             manners={self.subscription: [self.manners]},
             hoarder="",

@@ -27,7 +27,7 @@ DELETED_S = 4.0
 def test_a_message_may_come_from_a_master_who_has_not_learned_that_its_topic_is_deleted(
     learned: list[tuple[int, float]] | None, may_come: bool
 ) -> None:
-    passing = PassingTopic(Mock(), random.Random(0), Mock(), Mock(), Delays(0.0, 0.0, 0.0, 0))
+    passing = PassingTopic(Mock(), random.Random(0), Mock(), Delays(0.0, 0.0, 0.0, 0))
     passing._deletions.append((DELETED_S, DELETED_S))
     passing.history.sent["m"] = Sent(Message(), 1.0, 1.1)
     handle = Handle(100001000007, 0, 1000, False, 0, 0)

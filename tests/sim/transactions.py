@@ -26,6 +26,7 @@ from popwheel_rpc.status import RpcError
 from tests.sim.clients import Consumer, Manners, Subscription
 from tests.sim.history import History, Sent
 from tests.sim.tools import Tools, headers, is_definite
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "transactions"
 TOPIC = "pledged"
@@ -94,7 +95,7 @@ class Pledge:
         return self.sent.message.system_properties.message_id
 
 
-class Pledges:
+class Pledges(Workload):
     """A producer with transactions, and the consumer of its messages.
 
     Args:
@@ -105,6 +106,7 @@ class Pledges:
     """
 
     def __init__(self, tools: Tools, chance: random.Random, fails: Callable[[str], bool], rate: float = _RATE) -> None:
+        self.topics = {TOPIC: OwnTopic(TYPE)}
         self._rate = rate
         self._chance = chance
         self._fails = fails
@@ -117,7 +119,6 @@ class Pledges:
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._standing: list[asyncio.Task[None]] = []
-        self.stopping = False
 
     async def run(self) -> None:
         """Send until asked to stop, and say how each transaction ended."""

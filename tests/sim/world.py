@@ -2,22 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from popwheel_broker.log.consume_queue import ConsumeQueue
 from popwheel_cli.process.in_process import InProcessCluster
 from popwheel_common.errors import CorruptDataError, StatusError, UnknownFormatError
 from popwheel_common.runtime import Runtime
+from popwheel_controller.app import ControllerApp
 from popwheel_rpc.service import Channel, Service
 from tests.sim.device import SimDisk
 from tests.sim.history import Disaster, History
-from tests.sim.loop import PROCESS, SimLoop
+from tests.sim.loop import SimLoop
 from tests.sim.network import InnerChannel, Network, Weather
 from tests.sim.process import MachineClock, Process, ProcessDisk
 from tests.sim.swarm import READ_S_MAX, Swarm
@@ -72,6 +71,11 @@ class World:
         self._synced_position = 0
         self._ended = asyncio.Event()
         self._ended.set()
+
+    @property
+    def controller(self) -> ControllerApp | None:
+        """The controller, while it serves."""
+        return self.cluster.controller if self.serving and self.cluster is not None else None
 
     def _served(self) -> tuple[Process, Service] | None:
         if not self.serving or self.process is None or self.cluster is None:
@@ -237,53 +241,3 @@ class World:
     async def ended(self) -> None:
         """Return when no process lives."""
         await self._ended.wait()
-
-
-class CapturedLog:
-    """Takes structlog's events into the trace while it is entered.
-
-    Args:
-        trace: where they go.
-        on_error: told of those that carry an exception or stand for a fault of the program.
-    """
-
-    def __init__(self, trace: Trace, on_error: Callable[[str], None]) -> None:
-        self._trace = trace
-        self._on_error = on_error
-        self.muted = False
-        self._stack = ExitStack()
-
-    def __enter__(self) -> "CapturedLog":
-        before = structlog.get_config()
-        structlog.configure(
-            processors=[self._take],
-            wrapper_class=structlog.BoundLogger,
-            logger_factory=_NoLogger,
-            cache_logger_on_first_use=False,
-        )
-        self._stack.callback(structlog.configure, **before)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _take(self, _: Any, level: str, event: Any) -> Any:
-        if self.muted:
-            raise structlog.DropEvent
-        what = event.pop("event")
-        error = event.pop("exc_info", None)
-        shown = [f"{key}={value}" for key, value in event.items() if key != "seconds"]
-        process = PROCESS.get()
-        who = process.name if isinstance(process, Process) else "log"
-        self._trace.add(who, level, what, *shown, *([repr(error)] if error is not None else []))
-        if level == "exception" or error is not None:
-            self._on_error(f"{what} {' '.join(shown)} {error!r}")
-        raise structlog.DropEvent
-
-
-class _NoLogger:
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None

@@ -13,19 +13,23 @@ from itertools import pairwise
 
 from google.protobuf.duration_pb2 import Duration
 
+from popwheel_broker.core.core import BrokerCore
 from popwheel_common.contract import names
 from popwheel_common.errors import code_name
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2 import service_pb2 as pb
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import LiteSubscriptionAction as Action
+from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.cluster.clients import ClientNetwork
 from tests.sim.cluster.swarm import ClusterSwarm
+from tests.sim.lite import left_in
 from tests.sim.loop import SimLoop
 from tests.sim.stored import StoredMessage
 from tests.sim.tools import headers
 from tests.sim.trace import Trace
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "lite topics"
 TOPIC = "sessions"
@@ -91,7 +95,7 @@ class _Seen:
     got: list[_Got] = field(default_factory=list)
 
 
-class LiteReaders:
+class LiteReaders(Workload):
     """A sender to lite topics, and clients of one group that read them.
 
     Args:
@@ -110,11 +114,12 @@ class LiteReaders:
         chance: random.Random,
         restart: Callable[[], Awaitable[None]],
     ) -> None:
+        self.topics = {TOPIC: OwnTopic(TopicType.LITE, 1)}
+        self.groups = {GROUP: ATTEMPTS_MAX}
         self._restart = restart
         self._unsynced = READERS
         self._are_all_named = False
         """True once the sender names no further lite topics: a send that failed late has named one more."""
-        self.sent: asyncio.Future[None] = loop.create_future()
         self._trace = trace
         self._loop = loop
         self._chance = chance
@@ -122,8 +127,8 @@ class LiteReaders:
         self._lite_topics = [f"user-{number}" for number in range(chance.choice((2, 4, 8)))]
         self._made = len(self._lite_topics)
         self._ways = {name: way_of(name) for name in ("ls", *(f"lr{number}" for number in range(READERS)))}
-        self.stopping = False
         self.is_over = False
+        self._reading: list[asyncio.Task[None]] = []
 
     @property
     def done(self) -> int:
@@ -136,13 +141,20 @@ class LiteReaders:
         return len(self._seen.accepted)
 
     async def run(self) -> None:
-        """Send and read until asked to stop; then once more in calm, around a restart; and read until all is done."""
-        reading = [self._loop.create_task(self._read(name)) for name in self._ways if name != "ls"]
+        """Send and read until asked to stop; then once more in calm, around a restart."""
+        self._reading = [self._loop.create_task(self._read(name)) for name in self._ways if name != "ls"]
         await self._send()
-        self.sent.set_result(None)
-        await asyncio.wait(reading)
-        for each in reading:
+
+    async def end(self) -> None:
+        """End, when nothing is left to be done."""
+        self.is_over = True
+        await asyncio.wait(self._reading)
+        for each in self._reading:
             each.result()
+
+    def left(self, core: BrokerCore) -> str:
+        """Return what a broker has not done yet, in words."""
+        return left_in(core, TOPIC, GROUP)
 
     async def _send(self) -> None:
         """Send one message after another; a lite topic of which one may or may not be stored gets no more."""

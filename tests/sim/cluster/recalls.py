@@ -13,6 +13,7 @@ from tests.sim.history import History, Recalled
 from tests.sim.process import START_MS
 from tests.sim.stored import StoredMessage
 from tests.sim.tools import Tools
+from tests.sim.workload import OwnTopic, Workload
 
 NAME = "recalls"
 TOPIC = "later"
@@ -31,7 +32,7 @@ def is_own(topic: str) -> bool:
     return topic == TOPIC or GROUP in topic
 
 
-class Recalls:
+class Recalls(Workload):
     """A producer that delays all it sends and takes half of it back, and the consumer of the rest.
 
     Args:
@@ -41,6 +42,7 @@ class Recalls:
     """
 
     def __init__(self, tools: Tools, chance: random.Random, safety_s: float) -> None:
+        self.topics = {TOPIC: OwnTopic(TYPE)}
         self.history = History()
         self._tools = ours = Tools(tools.network, self.history, tools.trace, tools.loop, tools.log_end)
         delays = Delays(1.0, _RECALL_SHARE, tools.now() + safety_s + _LATEST_S, _CONFIGURED_MS_MAX)
@@ -55,8 +57,8 @@ class Recalls:
         await self._producer.run()
 
     def stop(self) -> None:
-        """Nothing more is sent."""
-        self._producer.stopping = True
+        """Have it stop soon."""
+        self._producer.stop()
 
     async def end(self) -> None:
         """End, when nothing is left to be done."""

@@ -15,6 +15,8 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import NotifyEvents
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.methods import NOTIFY, SAMPLE_ACTIVITY
+from tests.sim.admin import Admin
+from tests.sim.captured_log import CapturedLog
 from tests.sim.clients import Producer
 from tests.sim.cluster.clients import ClientNetwork
 from tests.sim.cluster.swarm import SMALL_TIMER
@@ -23,7 +25,7 @@ from tests.sim.history import History
 from tests.sim.loop import SimLoop
 from tests.sim.tools import LogEnd, Tools, headers
 from tests.sim.trace import Trace
-from tests.sim.world import CapturedLog
+from tests.sim.workload import OwnTopic
 
 PROXIES, BROKERS = 100, 200
 FEW = 4
@@ -73,9 +75,10 @@ class Cluster:
         """Start everything."""
         world = self.world
         await world.controller.boot()
+        admin = Admin(lambda: world.leader, world.options.controller)
         for name in ("few", "all"):
-            await world.make_topic(name, TopicType.NORMAL, 8)
-            await world.make_group(name, 16)
+            await admin.make_topic(name, OwnTopic(TopicType.NORMAL, 8))
+            await admin.make_group(name, 16)
         for _ in range(BROKERS):
             await world.add_broker().boot()
         for _ in range(PROXIES):

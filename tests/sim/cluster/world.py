@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from popwheel_cli.options import ClusterOptions
-from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from popwheel_controller.cluster.alteration import TopicSettings, alter_topic
-from popwheel_controller.cluster.cluster_state import ClusterState
+from popwheel_controller.app import ControllerApp
 from popwheel_proxy.receive.shared_count import CountStore
 from tests.sim.cluster.clients import ClientNetwork, Log
 from tests.sim.cluster.machine import Machine
@@ -15,7 +13,6 @@ from tests.sim.cluster.network import Network, Tamper
 from tests.sim.cluster.programs import BrokerProgram, ControllerProgram, Place, ProxyProgram
 from tests.sim.cluster.sightings import Sightings
 from tests.sim.loop import SimLoop
-from tests.sim.passing_topic import REST_MS
 from tests.sim.swarm import PLENTY_BYTES, READ_S_MAX
 from tests.sim.trace import Trace
 
@@ -102,48 +99,11 @@ class ClusterWorld:
         """Proxies that a load balancer would send a client to, or all if it knows of none."""
         return [name for name, machine in self.proxies.items() if machine.serving] or list(self.proxies)
 
-    async def make_topic(self, name: str, kind: Any, queues: int) -> None:
-        """Have the controller make a topic."""
-
-        def decide(state: ClusterState) -> Any:
-            return state.create_topic(self.options.controller, name, kind, queues)
-
-        await self._change(decide)
-
-    async def make_group(self, name: str, attempts: int, is_ordered: bool = False) -> None:
-        """Have the controller make a group."""
-
-        def decide(state: ClusterState) -> Any:
-            return state.create_group(self.options.controller, name, attempts, is_ordered)
-
-        await self._change(decide)
-
-    async def grow_topic(self, name: str, more: int) -> None:
-        """Have the controller give a topic more queues. One of type FIFO becomes MIXED, as it keeps its queues else."""
-
-        def decide(state: ClusterState) -> Any:
-            topic = state.topic(name)
-            kind = TopicType.MIXED if topic.type == TopicType.FIFO else topic.type
-            return alter_topic(state, name, TopicSettings(kind, topic.queues + more))
-
-        await self._change(decide)
-
-    async def delete_group(self, name: str) -> None:
-        """Delete a group at the controller."""
+    @property
+    def leader(self) -> ControllerApp | None:
+        """The controller, while it serves."""
         program = self.controller.program
-        assert program is not None
-        now_ms = program.app._clock.wall_ms()
-        await self._change(lambda state: state.delete_group(name, now_ms, REST_MS))
-
-    def has_group(self, name: str) -> bool | None:
-        """Return whether the controller has a group; None while there is none that could say."""
-        program = self.controller.program
-        return name in program.app.state.groups if program is not None and self.controller.serving else None
-
-    async def _change(self, decide: Callable[[ClusterState], Any]) -> None:
-        program = self.controller.program
-        assert program is not None
-        await program.app._state_writer.change(decide)
+        return program.app if program is not None and self.controller.serving else None
 
     def _machine(self, name: str, make: Callable[[Place], Any]) -> Machine[Any]:
         return Machine(name, self.network, self.trace, self.random_of, make, self._found, self.sightings.ended)

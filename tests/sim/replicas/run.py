@@ -1,26 +1,26 @@
 """One seed of a broker group from beginning to end: faults, healing, and the verdict."""
 
 import asyncio
-import gc
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from popwheel_broker.core.core import BrokerCore
 from popwheel_broker.log.record import RecordKind
 from popwheel_common.errors import CorruptDataError
-from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_rpc.service import Method
 from tests.sim import steering, stored, timers, transactions
 from tests.sim.checker import Verdict
-from tests.sim.clients import Consumer, Producer
+from tests.sim.clients import Producer
 from tests.sim.cluster.programs import DATA
-from tests.sim.delays import NEAR_MS
+from tests.sim.course import HEAL_S_MAX, QUIET_LOOKS, Course, run_course
 from tests.sim.failing_records import FailingRecords
 from tests.sim.history import Disaster, History
-from tests.sim.loop import SimLoop, StuckError
+from tests.sim.loop import SimLoop
 from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
-from tests.sim.passing_topic import REST_MS, TOPIC, PassingTopic, carried_out, mixed
+from tests.sim.passing_topic import TOPIC, PassingTopic, mixed
 from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import ProcessClock
 from tests.sim.replicas.checker import GroupChecker
@@ -30,17 +30,14 @@ from tests.sim.replicas.swarm import HOUR_MS, GroupSwarm, draw
 from tests.sim.replicas.world import GroupWorld
 from tests.sim.run import _difference
 from tests.sim.steering import Operator, Steered
-from tests.sim.swarm import FIFO_GROUPS, READ_S_MAX, TAGS
+from tests.sim.swarm import READ_S_MAX, TAGS
 from tests.sim.timers import Timers, TimerSnapshot
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
 from tests.sim.transactions import Pledges
-from tests.sim.world import CapturedLog
 
-_HEAL_S_MAX = 120.0
 _BURSTS_SHARE = 0.5
 """How often a seed with message groups has a producer that waits for no answers."""
-_QUIET_LOOKS = 3
 _BEGIN_S_MAX = 30.0
 _POLL_S = 0.2
 _LATE_S_MAX = 15.0
@@ -59,60 +56,9 @@ def run_seed(
         whole_trace: give the trace even if all is well.
     """
     swarm = draw(seed, only, settings)
-    loop = SimLoop()
-    trace = Trace(loop)
-    trace.add("sim", "seed", swarm.describe())
-    collecting = gc.isenabled()
-    gc.disable()  # destructors of what a killed process leaves must not run in the middle
-    try:
-        asyncio.set_event_loop(loop)
-        history = History()
-        # Where retention is of some seconds it takes what is quarantined before anybody gives it back.
-        may_fail = () if swarm.has_retention else only
-        failing = FailingRecords(swarm.random("replicas failing records"), trace, history, may_fail)
-        run = _Run(
-            loop,
-            trace,
-            swarm,
-            history,
-            failing,
-            has_transactions=transactions.is_on(seed, only),
-            has_operator=steering.is_on(seed, only) and not swarm.has_retention,
-        )
-        world = run.world
-        with CapturedLog(trace, world.findings.append) as log:
-            try:
-                with failing.spread(), run.priorities.on():
-                    loop.run_until_complete(run.live())
-                verdict = run.judge()
-            except StuckError as error:
-                verdict = Verdict()
-                verdict.broke("L2", str(error))
-            finally:
-                digest = trace.digest
-                log.muted = True  # what comes now comes from the dead
-                for machine in (*world.machines(), *world.twins.values()):
-                    machine.kill()
-                loop.bury()
-    finally:
-        asyncio.set_event_loop(None)
-        if collecting:
-            gc.enable()
-    verdict.violations[:0] = world.watch.broken
-    for finding in world.findings:
-        verdict.broke("E1", finding)
-    for failure in loop.failures:
-        verdict.broke(
-            "E1",
-            f"{failure.get('message')}: {failure.get('exception')!r} in {failure.get('task') or failure.get('handle')}",
-        )
-    counts = (
-        f"{verdict.counts()} sent={len(history.sent)} got={len(history.deliveries)} "
-        f"epochs={len(world.watch.epochs)} lives={sum(each.lives for each in world.machines())} "
-        f"faults={run.faults.count} steps={loop.steps} seconds={loop.time():.1f}"
+    return run_course(
+        swarm, lambda loop, trace: _Run(loop, trace, swarm, only), "tests.sim.replicas", whole_trace=whole_trace
     )
-    story = (swarm.describe(), *(trace.lines() if verdict.violations or whole_trace else ()))
-    return Outcome(seed, digest, tuple(verdict.violations), counts, story, "tests.sim.replicas")
 
 
 class _SteeredChecker(Steered, GroupChecker):
@@ -127,34 +73,22 @@ _RECOVERIES = (
 """Ways in which a master's files are recovered in the end; of a slave's one of them."""
 
 
-class _Run:
+class _Run(Course[GroupSwarm]):
     """The course of one run.
 
     Args:
         loop: the loop.
         trace: what happens goes there.
         swarm: what was drawn.
-        history: what clients see goes there.
-        failing: messages that fail by themselves.
-        has_transactions: whether half messages are sent.
-        has_operator: whether an operator resets offsets and redrives dead letters.
+        only: faults and workloads that may be on; None for all.
     """
 
-    def __init__(
-        self,
-        loop: SimLoop,
-        trace: Trace,
-        swarm: GroupSwarm,
-        history: History,
-        failing: FailingRecords,
-        *,
-        has_transactions: bool,
-        has_operator: bool,
-    ) -> None:
-        self.swarm = swarm
-        self.history = history
-        self._failing = failing
-        self.verdict = Verdict()
+    def __init__(self, loop: SimLoop, trace: Trace, swarm: GroupSwarm, only: tuple[str, ...] | None) -> None:
+        self.history = History()
+        # Where retention is of some seconds it takes what is quarantined before anybody gives it back.
+        may_fail = () if swarm.has_retention else only
+        chance = swarm.random("replicas failing records")
+        self._failing = failing = FailingRecords(chance, trace, self.history, may_fail)
         self.world = world = GroupWorld(
             loop,
             trace,
@@ -166,6 +100,8 @@ class _Run:
             swarm.replicas,
             swarm.proxies,
         )
+        super().__init__(loop, trace, swarm, lambda: world.leader, world.findings)
+        self.verdict.violations = world.watch.broken
         world.network.delay_s = (0.0, swarm.delay_s_max)
         for machine in world.machines():
             machine.disk.sync_s_max = swarm.sync_s_max
@@ -178,7 +114,7 @@ class _Run:
         self._topic_ids: dict[str, int] = {}
         self._master = -1
         self._chance = swarm.random("replicas recoveries")
-        self._producers = [
+        producers = [
             Producer(
                 name,
                 self._tools(name),
@@ -193,40 +129,56 @@ class _Run:
             for number, settings in enumerate(swarm.producers)
             for name in [f"p{number}"]
         ]
+        self._first_producer = producers[0]
+        self.clients += producers
         if swarm.is_ordered:
-            self._producers.append(OrderedProducer("po", self._tools("po"), swarm.random("po")))
+            self.clients.append(OrderedProducer("po", self._tools("po"), swarm.random("po")))
             if swarm.random("replicas bursts").random() < _BURSTS_SHARE:
                 way = world.client("pb", swarm.loyal)
-                tools = Tools(way, self.history, world.trace, world.loop, world.log_end)
-                self._producers.append(BurstProducer("pb", tools, swarm.random("pb"), way.to_one_proxy))
+                tools = Tools(way, self.history, trace, loop, world.log_end)
+                self.clients.append(BurstProducer("pb", tools, swarm.random("pb"), way.to_one_proxy))
         if swarm.levels:
-            self._producers.append(PriorityProducer("pp", self._tools("pp"), swarm.random("pp")))
-        self.priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
-        self._consumers: list[Consumer] = []
-        for subscription, all_manners in swarm.manners.items():
-            for manners in all_manners:
-                name = f"c{len(self._consumers)}"
-                self._consumers.append(Consumer(name, self._tools(name), swarm.random(name), subscription, manners))
-
+            self.clients.append(PriorityProducer("pp", self._tools("pp"), swarm.random("pp")))
+        self._priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
+        self.draw_consumers(self._tools)
         self._passing: PassingTopic | None = None
         if "topic comes and goes" in swarm.faults:
-            self._passing = PassingTopic(
-                self._tools("passing"),
-                swarm.random("replicas passing"),
-                self._create_passing,
-                self._delete_passing,
-                swarm.delays,
-                self._passing_is_known,
-                self._passing_is_gone,
+            self._passing = self.added(
+                PassingTopic(
+                    self._tools("passing"),
+                    swarm.random("replicas passing"),
+                    self.admin,
+                    swarm.delays,
+                    self._passing_is_known,
+                    self._passing_is_gone,
+                )
             )
-
         self._pledges: Pledges | None = None
-        if has_transactions:
-            self._pledges = Pledges(self._tools("pledges"), swarm.random("replicas pledges"), failing.fails)
+        if transactions.is_on(swarm.seed, only):
+            self._pledges = self.added(Pledges(self._tools("pledges"), swarm.random("replicas pledges"), failing.fails))
         self._operator: Operator | None = None
-        if has_operator:
-            chance = swarm.random("replicas operator")
-            self._operator = Operator(self._tools("operator"), chance, self._ask, failing.fails)
+        if steering.is_on(swarm.seed, only) and not swarm.has_retention:
+            chance, attempts = swarm.random("replicas operator"), steering.attempts_of(swarm.seed)
+            self._operator = self.added(Operator(self._tools("operator"), chance, self._ask, failing.fails, attempts))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Have messages fail, and watch pops by priority."""
+        with self._failing.spread(), self._priorities.on():
+            yield
+
+    def kill(self) -> None:
+        """Kill all machines."""
+        for machine in (*self.world.machines(), *self.world.twins.values()):
+            machine.kill()
+
+    def counts(self) -> str:
+        """Return how much there was, in words."""
+        history, world = self.history, self.world
+        return (
+            f"sent={len(history.sent)} got={len(history.deliveries)} epochs={len(world.watch.epochs)} "
+            f"lives={sum(each.lives for each in world.machines())} faults={self.faults.count}"
+        )
 
     async def _ask(self, method: Method[Any, Any], request: Any) -> Any:
         """Call the master as a controller does."""
@@ -242,50 +194,24 @@ class _Run:
 
     async def live(self) -> None:
         """Set up, let faults strike, heal, and wait until all work is done."""
-        world, loop = self.world, self.world.loop
+        world, loop = self.world, self.loop
         await self._begin()
-        producing = [loop.create_task(producer.run()) for producer in self._producers]
-        consuming = [loop.create_task(consumer.run()) for consumer in self._consumers]
-        if self._passing is not None:
-            producing.append(loop.create_task(self._passing.run()))
-        if self._pledges is not None:
-            producing.append(loop.create_task(self._pledges.run()))
-        if self._operator is not None:
-            producing.append(loop.create_task(self._operator.run()))
+        self.begin_clients()
         striking = loop.create_task(self.faults.run())
         tending = [loop.create_task(self.faults.keep_alive()), loop.create_task(self._end_idle_often())]
         await asyncio.sleep(self.swarm.safety_s)
         striking.cancel()
         await self.faults.until_seen()
-        world.trace.add("sim", "heal")
+        self.trace.add("sim", "heal")
         await self.faults.heal()
         self._failing.heal()
         if self.faults.count:
             self.history.troubles.append((0.0, loop.time() + _LATE_S_MAX))
-        for producer in self._producers:
-            producer.stopping = True
-        if self._passing is not None:
-            self._passing.stopping = True
-        if self._pledges is not None:
-            self._pledges.stopping = True
-        if self._operator is not None:
-            self._operator.stopping = True
-        reforming = [loop.create_task(consumer.reform()) for consumer in self._consumers]
-        await asyncio.wait(producing)
+        await self.end_sending()
         await self._finish_work()
-        for task in reforming:
-            task.cancel()
         if not self.verdict.violations and self.swarm.is_probed and not self._failing.is_on:
             await self._probe()
-        for consumer in self._consumers:
-            consumer.stopping = True
-        await asyncio.wait((*reforming, *consuming))
-        if self._pledges is not None:
-            await self._pledges.end()
-        if self._operator is not None:
-            await self._operator.end()
-        for task in (*producing, *consuming):
-            task.result()
+        await self.end_clients()
         self.faults.restore()
         await self._stand_still()
         world.watch.look()
@@ -297,52 +223,16 @@ class _Run:
             await machine.stop()
 
     async def _begin(self) -> None:
-        world, swarm, loop = self.world, self.swarm, self.world.loop
+        world, loop = self.world, self.loop
         for machine in world.machines():
             loop.create_task(machine.boot())
         until_s = loop.time() + _BEGIN_S_MAX
         while world.leader is None and loop.time() < until_s:
             await asyncio.sleep(0.05)
-        topics, types = dict(swarm.topics), dict(swarm.types)
-        if self._pledges is not None:
-            topics[transactions.TOPIC], types[transactions.TOPIC] = 2, transactions.TYPE
-        groups = dict(swarm.groups)
-        if self._operator is not None:
-            topics[steering.TOPIC], types[steering.TOPIC] = 2, steering.TYPE
-            groups[steering.GROUP] = steering.attempts_of(swarm.seed)
-        for name, queues in topics.items():
-
-            def topic(state: ClusterState, name: str = name, queues: int = queues) -> Any:
-                return state.create_topic(swarm.options.controller, name, types[name], queues)
-
-            await world.make(topic)
-        for name, attempts in groups.items():
-
-            def group(state: ClusterState, name: str = name, attempts: int = attempts) -> Any:
-                return state.create_group(swarm.options.controller, name, attempts, name in FIFO_GROUPS)
-
-            await world.make(group)
+        await self.make_names()
         while world.master is None and loop.time() < until_s:
             await asyncio.sleep(0.05)
         world.trace.add("sim", "begun")
-
-    async def _create_passing(self) -> bool:
-        leader, options = self.world.leader, self.swarm.options.controller
-        if leader is None or self._passing is None:
-            return False
-        if TOPIC in leader.state.topics:
-            return True
-        kind = self._passing.kind
-        return await carried_out(leader._state_writer.change(lambda state: state.create_topic(options, TOPIC, kind, 1)))
-
-    async def _delete_passing(self) -> bool:
-        leader = self.world.leader
-        if leader is None:
-            return False
-        if TOPIC not in leader.state.topics:
-            return True
-        now_ms = leader._clock.wall_ms()
-        return await carried_out(leader._state_writer.change(lambda state: state.delete_topic(TOPIC, now_ms, REST_MS)))
 
     def _passing_is_known(self) -> bool:
         """Whether all proxies know of the topic as it is now."""
@@ -367,15 +257,15 @@ class _Run:
         loop = self.world.loop
         healed = progress = loop.time()
         quiet, behind_ms = 0, HOUR_MS
-        while loop.time() < progress + _HEAL_S_MAX:
+        while loop.time() < progress + HEAL_S_MAX:
             await asyncio.sleep(0.5)
             if self._timer_behind_ms() < behind_ms - 1000:  # its clock was slow, and it has an hour of turns to make
                 progress, behind_ms = loop.time(), self._timer_behind_ms()
             quiet = 0 if self._left() or self._released() else quiet + 1
-            if quiet == _QUIET_LOOKS:
+            if quiet == QUIET_LOOKS:
                 self.world.trace.add("sim", "finished", f"after={loop.time() - healed:.1f}")
                 return
-        self.verdict.broke("L2", f"for {_HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
+        self.verdict.broke("L2", f"for {HEAL_S_MAX} s without faults nothing was got done of this: {self._left()}")
 
     def _released(self) -> int:
         """An operator asks the master to go on with what is quarantined; how much of it still is."""
@@ -390,7 +280,7 @@ class _Run:
 
     async def _probe(self) -> None:
         probes = Probes(self.world, self.swarm, self.history, self.verdict)
-        await probes.wake(self._producers[0], self._consumers)
+        await probes.wake(self._first_producer, self.consumers)
         await probes.report_the_age()
         await self._finish_work()
 
@@ -415,24 +305,9 @@ class _Run:
         end, self._end_seen = self._end_seen, app.files.end_position
         if app.files.high_watermark < min(end, app.files.end_position):
             return f"what is behind {app.files.high_watermark} is not confirmed, so nobody can have it yet"
-        if core.state.table.open_messages:
-            now_ms = core.pop_clock.now_ms()
-            some = [f"{each.id // 8} {each.group} due in {each.due_ms - now_ms} ms" for each in core.state.table][:3]
-            return f"{core.state.table.open_messages} messages are given out: {some}"
         if count := core.state.merge_buffer.unrecorded:
             return f"the log does not say of {count} groups and queues what they have passed"
-        if core.pops.damaged or core.timer.state.damaged:
-            return f"damaged: {core.pops.damaged.values()} {core.timer.state.damaged}"
-        if pending := core.timer.state.pending.histogram(master.clock.wall_ms(), [NEAR_MS])[0]:
-            return f"{pending} messages are due soon"
-        for each in self.swarm.subscriptions:
-            if count := core.pops.waiting(each.group, each.topic, None):
-                return f"{count} messages wait for {each.group} in {each.topic}"
-        if self._pledges is not None and (left := self._pledges.left(core)):
-            return left
-        if self._operator is not None and (left := self._operator.left(core)):
-            return left
-        return ""
+        return self.left_in(core, master.clock.wall_ms())
 
     async def _stand_still(self) -> None:
         """End what appends by itself, and wait until all replicas have the same."""
@@ -517,7 +392,7 @@ class _Run:
         verdict = GroupChecker(swarm, self.history, others, deleted, epochs, fails).judge()
         verdict.violations[:0] = self.verdict.violations
         if not swarm.has_retention:  # which takes what it was still to be seen by when it was stored
-            verdict.violations += self.priorities.violations(messages, self.history)
+            verdict.violations += self._priorities.violations(messages, self.history)
         for number in records:
             self._check_same(verdict, number, records)
         appends = world.watch.appends(log)

@@ -1,10 +1,7 @@
 """When a run takes a group for well."""
 
 import asyncio
-import random
 
-from tests.sim.failing_records import FailingRecords
-from tests.sim.history import History
 from tests.sim.loop import SimLoop
 from tests.sim.replicas.run import _Run
 from tests.sim.replicas.swarm import draw
@@ -16,9 +13,7 @@ SEED = 45001018
 
 def test_a_group_is_well_only_when_a_controller_leads_that_knows_of_all_who_live() -> None:
     loop = SimLoop()
-    trace, history = Trace(loop), History()
-    failing = FailingRecords(random.Random(SEED), trace, history, ())
-    run = _Run(loop, trace, draw(SEED, only=()), history, failing, has_transactions=False, has_operator=False)
+    run = _Run(loop, Trace(loop), draw(SEED, only=()), ())
     world = run.world
     (controller,) = world.controllers.values()
 

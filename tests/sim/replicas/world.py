@@ -8,7 +8,6 @@ from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_cli.options import StandaloneOptions
 from popwheel_common.pb.popwheel.v1.controller_pb2 import BrokerGroup
 from popwheel_controller.app import ControllerApp
-from popwheel_controller.cluster.cluster_state import ClusterState
 from popwheel_controller.store.state_store import LEASE, Document, group_document_name
 from popwheel_proxy.app import ProxyApp
 from tests.harness.memory_disk import CrashKind
@@ -218,12 +217,6 @@ class GroupWorld:
                 position = replica.program.app.files.synced_position
                 disaster = Disaster(self.loop.time(), "power", position, machine.stood_still, number)
                 self.history.disasters.append(disaster)
-
-    async def make(self, decide: Callable[[ClusterState], Any]) -> None:
-        """Have the controller that leads change the cluster."""
-        leader = self.leader
-        assert leader is not None
-        await leader._state_writer.change(decide)
 
     def _written(self, name: str, old: Document | None, new: Document) -> None:
         if name == group_document_name(GROUP):
