@@ -53,7 +53,6 @@ LIVES = "times to live"
 """A topic whose messages have times to live, and a group that reads it. Drawn by itself, too."""
 BRIEF_GROUP = "hasty"
 _LIVES_FIRST_SEED = 49_000_000
-"""Seeds below it were kept before there were times to live, and go on with what they draw."""
 _LIVES_SHARE = 0.25
 BRIEF_TOPIC = "brief"
 FIFO_GROUPS = (ORDERED_GROUP, "watchful-fifo")
@@ -258,7 +257,7 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
     sql = random.Random(f"{seed}/sql swarm")
     is_filtering = sql.random() < FILTERING_SHARE if only is None else FILTERING in only
     swarm = with_priorities(with_ordered(with_condition(swarm, sql) if is_filtering else swarm, only), only)
-    return with_lives(swarm, only)
+    return with_lives(swarm, only, _LIVES_FIRST_SEED)
 
 
 def with_condition(swarm: AnySwarm, chance: random.Random) -> AnySwarm:
@@ -341,15 +340,16 @@ def with_priorities(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
     )
 
 
-def with_lives(swarm: AnySwarm, only: tuple[str, ...] | None) -> AnySwarm:
+def with_lives(swarm: AnySwarm, only: tuple[str, ...] | None, first_seed: int) -> AnySwarm:
     """A swarm with a topic whose messages may expire, if it is drawn.
 
     Args:
         swarm: the rest of the draw.
         only: faults that may be on; None for all.
+        first_seed: those below it go on with what they draw, as they were kept before there were times to live.
     """
     chance = random.Random(f"{swarm.seed}/lives swarm")
-    is_lucky = swarm.seed >= _LIVES_FIRST_SEED and chance.random() < _LIVES_SHARE
+    is_lucky = swarm.seed >= first_seed and chance.random() < _LIVES_SHARE
     if not (is_lucky if only is None else LIVES in only) or swarm.hoarder:
         return swarm
     of = Subscription(BRIEF_GROUP, BRIEF_TOPIC)

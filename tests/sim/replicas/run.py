@@ -17,6 +17,7 @@ from tests.sim.cluster.programs import DATA
 from tests.sim.course import HEAL_S_MAX, QUIET_LOOKS, Course, run_course
 from tests.sim.failing_records import FailingRecords
 from tests.sim.history import Disaster, History
+from tests.sim.lives import BriefProducer, LifeWatch
 from tests.sim.loop import SimLoop
 from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
@@ -139,6 +140,9 @@ class _Run(Course[GroupSwarm]):
                 self.clients.append(BurstProducer("pb", tools, swarm.random("pb"), way.to_one_proxy))
         if swarm.levels:
             self.clients.append(PriorityProducer("pp", self._tools("pp"), swarm.random("pp")))
+        if swarm.expired:
+            self.clients.append(BriefProducer("pl", self._tools("pl"), swarm.random("pl")))
+        self._lives = LifeWatch()
         self._priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         self.draw_consumers(self._tools)
         self._passing: PassingTopic | None = None
@@ -163,8 +167,8 @@ class _Run(Course[GroupSwarm]):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Have messages fail, and watch pops by priority."""
-        with self._failing.spread(), self._priorities.on():
+        """Have messages fail, and watch all pops."""
+        with self._failing.spread(), self._priorities.on(), self._lives.on():
             yield
 
     def kill(self) -> None:
@@ -393,6 +397,7 @@ class _Run(Course[GroupSwarm]):
         verdict.violations[:0] = self.verdict.violations
         if not swarm.has_retention:  # which takes what it was still to be seen by when it was stored
             verdict.violations += self._priorities.violations(messages, self.history)
+        verdict.violations += self._lives.violations(messages, self.history)
         for number in records:
             self._check_same(verdict, number, records)
         appends = world.watch.appends(log)

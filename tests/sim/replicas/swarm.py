@@ -91,6 +91,7 @@ RETENTION_MS = 3000
 """For how long messages are held where old segments are deleted."""
 HOUR_MS = 3_600_000
 _OFTEN_MS_MIN = 100
+_LIVES_FIRST_SEED = 100_000_000
 _PROBED = 0.25
 
 
@@ -213,7 +214,8 @@ def draw(seed: int, only: tuple[str, ...] | None = None, settings: dict[str, Any
         loyal=chance.choice((0.0, 0.5, 1.0)),
         is_probed=random.Random(f"{seed}/replicas probed").random() < _PROBED,
     )
-    return one.with_priorities(one.with_ordered(swarm, only), only)
+    swarm = one.with_priorities(one.with_ordered(swarm, only), only)
+    return one.with_lives(swarm, only, _LIVES_FIRST_SEED)
 
 
 def _drawn(

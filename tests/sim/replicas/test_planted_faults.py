@@ -26,6 +26,7 @@ from popwheel_broker.replication.replication_master import ReplicationMaster
 from popwheel_broker.replication.sync_state_set import SyncStateSet
 from popwheel_broker.role.checkpoint_server import CheckpointServer
 from popwheel_broker.role.upkeep import Upkeep
+from popwheel_broker.time_to_live.time_to_live import TimeToLive
 from popwheel_broker.topics.topic_registry import TopicRegistry
 from popwheel_common.disk import File
 from popwheel_common.pb.popwheel.v1.broker_pb2 import LogChunk, ReplicateProgress
@@ -36,6 +37,7 @@ from popwheel_controller.broker_groups.election import most_complete
 from popwheel_controller.broker_groups.roles import Roles
 from tests.sim import transactions
 from tests.sim.replicas.run import run_seed
+from tests.sim.swarm import LIVES
 
 SEEDS_MAX = 25
 
@@ -243,6 +245,19 @@ def slaves_take_no_note_of_half_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Folds, "replay", replay_without)
 
 
+def new_masters_let_nothing_expire(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leads in a later epoch than the first delivers messages past their time to live."""
+    concerns, restart_ids = TimeToLive.concerns, ReviveTable.restart_ids
+    epochs = {1}
+
+    def restart(self: ReviveTable, next_number: int, epoch: int) -> None:
+        epochs.add(epoch)
+        restart_ids(self, next_number, epoch)
+
+    patch.setattr(ReviveTable, "restart_ids", restart)
+    patch.setattr(TimeToLive, "concerns", lambda self, topic: max(epochs) == 1 and concerns(self, topic))
+
+
 CAUGHT_BY: dict[Plant, int] = {
     checkpoints_are_said_to_be_fresh: 13,
     ages_of_checkpoints_are_not_reported: 5,
@@ -310,6 +325,7 @@ SETTINGS: dict[Plant, dict[str, int]] = {
         (messages_are_hidden_by_the_clock_of_a_machine, {"P2", "L2"}, ("clocks apart", "kill master")),
         (slaves_take_no_note_of_half_messages, {"X2"}, (transactions.NAME, "kill master")),
         (topics_go_by_their_names, {"P4", "S1"}, ("topic comes and goes", "cut")),
+        (new_masters_let_nothing_expire, {"P9"}, (LIVES, "kill master")),
         (groups_are_recorded_where_they_are_not, {"P1", "P7", "S6", "L2"}, ("kill master",)),
     ],
 )
