@@ -10,7 +10,7 @@ from popwheel_common.contract import names
 from popwheel_common.contract.time_to_live import DROP
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from tests.sim import guests, lite, passing_group, transactions
-from tests.sim.clients import Subscription
+from tests.sim.consumers import Subscription
 from tests.sim.history import Delivery, Ending, Handle, History, Polled, Sent
 from tests.sim.lives import may_expire
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled

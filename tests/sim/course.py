@@ -12,7 +12,7 @@ from popwheel_controller.app import ControllerApp
 from tests.sim.admin import Admin
 from tests.sim.captured_log import CapturedLog
 from tests.sim.checker import Verdict
-from tests.sim.clients import Consumer
+from tests.sim.consumers import Consumer
 from tests.sim.delays import NEAR_MS
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome

@@ -16,8 +16,9 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.options import ProxyOptions
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
-from tests.sim.clients import Consumer, Manners, SoundProducer, Subscription
+from tests.sim.consumers import Consumer, Manners, Subscription
 from tests.sim.history import Delivery, Ending, Handle, History
+from tests.sim.producers import SoundProducer
 from tests.sim.tools import OPEN_CODES, Tools, headers
 from tests.sim.workload import OwnTopic, Workload
 

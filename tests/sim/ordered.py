@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
-from tests.sim.clients import Producer
 from tests.sim.history import Delivery, Ending, History, Sent
+from tests.sim.producers import Producer
 from tests.sim.stored import StoredMessage
 from tests.sim.swarm import ORDERED_GROUP, ORDERED_TOPIC
 from tests.sim.tools import Tools

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from popwheel_broker.core.core import BrokerCore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.admin import Admin
-from tests.sim.clients import Consumer, Manners, Producer, SoundProducer, Subscription
+from tests.sim.consumers import Consumer, Manners, Subscription
 from tests.sim.history import Delivery, History
+from tests.sim.producers import Producer, SoundProducer
 from tests.sim.tools import Tools
 from tests.sim.workload import OwnTopic, Workload
 

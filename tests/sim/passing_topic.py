@@ -25,9 +25,10 @@ from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
 from tests.sim.admin import Admin
-from tests.sim.clients import Consumer, Manners, Producer, Subscription
+from tests.sim.consumers import Consumer, Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.history import History, Sent
+from tests.sim.producers import Producer
 from tests.sim.tools import LogEnd, Tools, headers
 from tests.sim.workload import OwnTopic, Workload
 

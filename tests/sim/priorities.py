@@ -21,8 +21,8 @@ from popwheel_common.contract.priority import level_of
 from popwheel_common.pb.apache.rocketmq.v2 import definition_pb2 as d
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemProperties
 from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
-from tests.sim.clients import Producer
 from tests.sim.history import History
+from tests.sim.producers import Producer
 from tests.sim.stored import StoredMessage
 from tests.sim.swarm import PRIORITY_TOPIC
 from tests.sim.tools import Tools

@@ -11,7 +11,6 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_rpc.service import Method
 from tests.sim import guests, lite, passing_group, steering, stored, timers, transactions
 from tests.sim.checker import Checker, Verdict
-from tests.sim.clients import Producer
 from tests.sim.course import HEAL_S_MAX, QUIET_LOOKS, Course, is_damaged, run_course
 from tests.sim.failing_records import FailingRecords
 from tests.sim.faults import Faults
@@ -25,6 +24,7 @@ from tests.sim.passing_group import PassingGroup
 from tests.sim.passing_topic import TOPIC, PassingTopic
 from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import Process, ProcessClock
+from tests.sim.producers import Producer
 from tests.sim.renewals import Renewals
 from tests.sim.steering import Operator, Steered
 from tests.sim.stored import StoredMessage

@@ -22,10 +22,11 @@ from popwheel_rpc.methods import DEAD_LETTER_REDRIVE, RESET_OFFSETS
 from popwheel_rpc.service import Call, Method, Service
 from popwheel_rpc.status import GrpcStatus, RpcError
 from tests.sim.checker import Checker, Key
-from tests.sim.clients import POLITE, Consumer, Manners, Producer, Subscription
+from tests.sim.consumers import POLITE, Consumer, Manners, Subscription
 from tests.sim.history import Delivery, Ending, History
 from tests.sim.loop import SimLoop
 from tests.sim.process import START_MS, Process
+from tests.sim.producers import Producer
 from tests.sim.stored import StoredMessage, messages_of
 from tests.sim.swarm import AnySwarm
 from tests.sim.tools import Tools

@@ -22,7 +22,7 @@ from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.errors import CorruptDataError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Message, SystemProperties
 from tests.harness.memory_disk import MemoryDisk
-from tests.sim.clients import is_same
+from tests.sim.consumers import is_same
 
 
 @dataclass(frozen=True, slots=True)

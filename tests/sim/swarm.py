@@ -10,7 +10,7 @@ from popwheel_common.contract.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from popwheel_common.contract.time_to_live import DEAD_LETTER, DROP
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim import transactions
-from tests.sim.clients import Manners, Subscription
+from tests.sim.consumers import Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.filters import CONDITIONS, FILTERING
 from tests.sim.filters import SHARE as FILTERING_SHARE

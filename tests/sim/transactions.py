@@ -23,7 +23,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import SystemPropertie
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.status import RpcError
-from tests.sim.clients import Consumer, Manners, Subscription
+from tests.sim.consumers import Consumer, Manners, Subscription
 from tests.sim.history import History, Sent
 from tests.sim.tools import Tools, headers, is_definite
 from tests.sim.workload import OwnTopic, Workload

@@ -28,12 +28,12 @@ from popwheel_proxy.receive.mode_choice import PATIENCE_S
 from popwheel_rpc.status import GrpcStatus
 from tests.sim import passing_group
 from tests.sim.checker import Checker
-from tests.sim.clients import Subscription
 from tests.sim.cluster import recalls
 from tests.sim.cluster.clients import Log, Served
 from tests.sim.cluster.sightings import Entry, Sightings, Span
 from tests.sim.cluster.swarm import ClusterSwarm
 from tests.sim.cluster.troubles import Troubles
+from tests.sim.consumers import Subscription
 from tests.sim.filters import CONDITIONS
 from tests.sim.history import Delivery, Ending, History, Sent
 from tests.sim.ordered import lines_of, misplaced, overtaken, shuffled

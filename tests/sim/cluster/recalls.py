@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from popwheel_broker.core.core import BrokerCore
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
-from tests.sim.clients import Consumer, Manners, Producer, Subscription
+from tests.sim.consumers import Consumer, Manners, Subscription
 from tests.sim.delays import NEAR_MS, Delays
 from tests.sim.history import History, Recalled
 from tests.sim.process import START_MS
+from tests.sim.producers import Producer
 from tests.sim.stored import StoredMessage
 from tests.sim.tools import Tools
 from tests.sim.workload import OwnTopic, Workload

@@ -9,7 +9,6 @@ from popwheel_broker.core.core import BrokerCore
 from popwheel_common.errors import CorruptDataError
 from tests.sim import guests, passing_group, stored, transactions
 from tests.sim.checker import Verdict
-from tests.sim.clients import Producer, Subscription
 from tests.sim.cluster import lite, recalls
 from tests.sim.cluster.checker import ClusterChecker, wanted_by
 from tests.sim.cluster.counts import SharedCounts
@@ -20,6 +19,7 @@ from tests.sim.cluster.recalls import Recalls
 from tests.sim.cluster.swarm import ENOUGH_INTERESTS, ClusterSwarm, draw
 from tests.sim.cluster.troubles import Troubles
 from tests.sim.cluster.world import ClusterWorld
+from tests.sim.consumers import Subscription
 from tests.sim.course import HEAL_S_MAX, QUIET_LOOKS, Course, run_course
 from tests.sim.guests import Guests
 from tests.sim.history import History
@@ -27,6 +27,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.ordered import BurstProducer, OrderedProducer
 from tests.sim.outcome import Outcome
 from tests.sim.passing_group import PassingGroup
+from tests.sim.producers import Producer
 from tests.sim.swarm import ORDERED_GROUP, TAGS
 from tests.sim.tools import LogEnd, Tools
 from tests.sim.trace import Trace

@@ -11,8 +11,8 @@ from popwheel_cli.options import StandaloneOptions
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from popwheel_proxy.receive import interest, interest_book, notifications
 from tests.sim import guests, passing_group, transactions
-from tests.sim.clients import Manners, Subscription
 from tests.sim.cluster import recalls
+from tests.sim.consumers import Manners, Subscription
 from tests.sim.delays import Delays
 from tests.sim.filters import FILTERING
 from tests.sim.history import EXPIRY_S

@@ -17,12 +17,12 @@ from popwheel_proxy.protocol import client_methods as protocol
 from popwheel_rpc.methods import NOTIFY, SAMPLE_ACTIVITY
 from tests.sim.admin import Admin
 from tests.sim.captured_log import CapturedLog
-from tests.sim.clients import Producer
 from tests.sim.cluster.clients import ClientNetwork
 from tests.sim.cluster.swarm import SMALL_TIMER
 from tests.sim.cluster.world import ClusterWorld
 from tests.sim.history import History
 from tests.sim.loop import SimLoop
+from tests.sim.producers import Producer
 from tests.sim.tools import LogEnd, Tools, headers
 from tests.sim.trace import Trace
 from tests.sim.workload import OwnTopic

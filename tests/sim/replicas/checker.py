@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 from popwheel_common.contract import names
 from tests.sim.checker import Checker, Key
-from tests.sim.clients import Subscription
+from tests.sim.consumers import Subscription
 from tests.sim.history import Delivery, History, Sent
 from tests.sim.replicas.swarm import RETENTION_MS, GroupSwarm
 from tests.sim.stored import StoredMessage

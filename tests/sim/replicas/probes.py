@@ -8,10 +8,11 @@ from typing import Any
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import MessageType
 from popwheel_common.pb.popwheel.v1.controller_pb2 import TopicType
 from tests.sim.checker import Verdict
-from tests.sim.clients import Consumer, Manners, Producer, Subscription
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.programs import ControllerProgram
+from tests.sim.consumers import Consumer, Manners, Subscription
 from tests.sim.history import History
+from tests.sim.producers import Producer
 from tests.sim.replicas.swarm import GroupSwarm
 from tests.sim.replicas.world import GROUP, GroupWorld
 

@@ -12,7 +12,6 @@ from popwheel_common.errors import CorruptDataError
 from popwheel_rpc.service import Method
 from tests.sim import steering, stored, timers, transactions
 from tests.sim.checker import Verdict
-from tests.sim.clients import Producer
 from tests.sim.cluster.programs import DATA
 from tests.sim.course import HEAL_S_MAX, QUIET_LOOKS, Course, run_course
 from tests.sim.failing_records import FailingRecords
@@ -24,6 +23,7 @@ from tests.sim.outcome import Outcome
 from tests.sim.passing_topic import TOPIC, PassingTopic, mixed
 from tests.sim.priorities import PriorityProducer, PriorityWatch
 from tests.sim.process import ProcessClock
+from tests.sim.producers import Producer
 from tests.sim.replicas.checker import GroupChecker
 from tests.sim.replicas.faults import Faults
 from tests.sim.replicas.probes import Probes

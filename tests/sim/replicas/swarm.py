@@ -7,7 +7,7 @@ from typing import Any
 from popwheel_broker.replication.constants import ReplicationConstants
 from popwheel_cli.options import StandaloneOptions
 from tests.sim import swarm as one
-from tests.sim.clients import POLITE
+from tests.sim.consumers import POLITE
 from tests.sim.delays import Delays
 from tests.sim.swarm import Swarm
 
