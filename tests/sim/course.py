@@ -16,7 +16,7 @@ from tests.sim.consumers import Consumer
 from tests.sim.delays import NEAR_MS
 from tests.sim.loop import SimLoop, StuckError
 from tests.sim.outcome import Outcome
-from tests.sim.swarm import BRIEF_TOPIC, FIFO_GROUPS, AnySwarm, Swarm
+from tests.sim.swarm import FIFO_GROUPS, AnySwarm, Swarm
 from tests.sim.tools import Tools
 from tests.sim.trace import Trace
 from tests.sim.workload import OwnTopic, Workload
@@ -114,9 +114,6 @@ class Course(ABC, Generic[AnySwarm]):
         """Make all topics and groups."""
         swarm = self.swarm
         topics = {name: OwnTopic(swarm.types[name], queues) for name, queues in swarm.topics.items()}
-        if BRIEF_TOPIC in topics:
-            settings = {"expired_messages": swarm.expired}
-            topics[BRIEF_TOPIC] = OwnTopic(swarm.types[BRIEF_TOPIC], swarm.topics[BRIEF_TOPIC], settings)
         groups = dict(swarm.groups)
         for workload in self.workloads:
             topics.update(workload.topics)

@@ -17,8 +17,9 @@ from popwheel_common.pb.popwheel.v1.broker_pb2 import PopRequest
 from tests.sim.history import History
 from tests.sim.producers import Producer
 from tests.sim.stored import StoredMessage
-from tests.sim.swarm import BRIEF_TOPIC
+from tests.sim.swarm import BRIEF_TOPIC, Swarm
 from tests.sim.tools import Tools
+from tests.sim.workload import OwnTopic
 
 _LIVES_MS = (1, 50, 300, 1000, 5000, 600_000)
 _RATE = 10.0
@@ -33,9 +34,12 @@ class BriefProducer(Producer):
         name: of the client.
         tools: what clients share.
         chance: its random source.
+        swarm: how its topic is made.
     """
 
-    def __init__(self, name: str, tools: Tools, chance: random.Random) -> None:
+    def __init__(self, name: str, tools: Tools, chance: random.Random, swarm: Swarm) -> None:
+        settings = {"expired_messages": swarm.expired}
+        self.topics = {BRIEF_TOPIC: OwnTopic(swarm.types[BRIEF_TOPIC], swarm.topics[BRIEF_TOPIC], settings)}
         super().__init__(name, tools, chance, [BRIEF_TOPIC], (), _RATE, _BATCH_MAX, _BODY_BYTES_MAX)
 
     def message(self, topic: str) -> d.Message:

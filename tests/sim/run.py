@@ -92,7 +92,7 @@ class _Run(Course[Swarm]):
         if swarm.levels:
             self.clients.append(PriorityProducer("pp", self._tools, swarm.random("pp")))
         if swarm.expired:
-            self.clients.append(BriefProducer("pb", self._tools, swarm.random("pb")))
+            self.clients.append(BriefProducer("pb", self._tools, swarm.random("pb"), swarm))
         self._lives = LifeWatch()
         self._priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         self.draw_consumers(lambda _: self._tools)

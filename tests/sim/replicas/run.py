@@ -141,7 +141,7 @@ class _Run(Course[GroupSwarm]):
         if swarm.levels:
             self.clients.append(PriorityProducer("pp", self._tools("pp"), swarm.random("pp")))
         if swarm.expired:
-            self.clients.append(BriefProducer("pl", self._tools("pl"), swarm.random("pl")))
+            self.clients.append(BriefProducer("pl", self._tools("pl"), swarm.random("pl"), swarm))
         self._lives = LifeWatch()
         self._priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         self.draw_consumers(self._tools)
