@@ -65,7 +65,7 @@ test: setup ## Run all default tests, folder by folder, and print how long each 
 
 test-compiled: setup build/compiled/made ## Run tests on compiled modules: units, traces of simulators, servers (needs a C compiler; ARGS="tests/unit -k pop")
 	@unset PYTHONDONTWRITEBYTECODE; PYTHONPATH=$(CURDIR)/build/compiled PYTHONSAFEPATH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile \
-		$(if $(ARGS),,$(addprefix --ignore=tests/unit/,chart test_links.py test_tidy.py test_words.py)) \
+		$(if $(ARGS),,$(addprefix --ignore=tests/unit/,chart test_code.py test_links.py test_tidy.py test_words.py)) \
 		-o pythonpath="build/compiled . $(wildcard services/*) spark" $(or $(ARGS),tests/unit tests/sim/test_compiled.py tests/integration)
 
 wheel: setup ## Build wheels: of popwheel with compiled modules for this Python and machine, and of popwheel-spark: build/wheels (needs a C compiler)

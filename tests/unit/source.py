@@ -1,4 +1,4 @@
-"""Source files as syntax trees, and what they import and call: the eyes of test_tidy.py."""
+"""Source files as syntax trees, and what they import and call: the eyes of test_tidy.py and test_code.py."""
 
 import ast
 import re

@@ -1,12 +1,12 @@
 """Pages have a kind, guides are short, records say whether they count, and all of it can be read."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.source import ROOT
-from tests.unit.test_tidy import pages
 
 KINDS = {
     "docs/start": "tutorial",
@@ -31,8 +31,29 @@ SINGLE = {
     "docs/INVARIANTS.md": "reference",
 }
 GUIDE_LINES_MAX = 80
+LINE_LENGTH_MAX = 120
+WORDS_MAX = 40
+"""Of a sentence."""
 LINES_MAX = 5_950
 """Of all Markdown written by hand: what grows past it is shortened elsewhere. With the reference it is 7,000."""
+
+
+def pages() -> list[Path]:
+    """All Markdown."""
+    folders = ("docs", "examples", "helm", "services", "spark")
+    return [*ROOT.glob("*.md"), *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
+
+
+def current_pages() -> list[Path]:
+    """What people read from beginning to end; older entries of the changelog are not rewritten."""
+    return [page for page in pages() if page.name != "CHANGELOG.md"]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of Markdown, code left out; an item of a list and a cell of a table are texts of their own."""
+    prose = re.sub(r"^\s*```.*?^\s*```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    for part in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) |\|", re.sub(r"`[^`]*`", "code", prose), flags=re.MULTILINE):
+        yield from re.split(r"[.:!?][)*]*\s", part)
 
 
 def kind(page: Path) -> str | None:
@@ -84,3 +105,31 @@ def test_each_page_is_reached_from_the_index() -> None:
                 left.append(other)
     lost = [page.relative_to(ROOT).as_posix() for page in pages() if page.resolve() not in reached]
     assert [name for name in lost if not name.startswith(("services/", "spark/"))] == []
+
+
+def test_no_sentence_of_the_documents_is_too_long() -> None:
+    """A rule of thumb is 25 words; lists, tables and pictures take what does not fit."""
+    long = [
+        f"{page.relative_to(ROOT)}: {' '.join(words[:12])} ..."
+        for page in current_pages()
+        for sentence in sentences(page.read_text())
+        if len(words := sentence.split()) > WORDS_MAX
+    ]
+    assert long == []
+
+
+def test_a_sentence_that_is_too_long_is_seen() -> None:
+    word = "word " * WORDS_MAX
+    assert max(len(sentence.split()) for sentence in sentences(f"- short. A {word}`code`\n")) == WORDS_MAX + 2
+    assert max(len(sentence.split()) for sentence in sentences(f"{word}\n- {word}. {word}| {word}")) == WORDS_MAX
+
+
+def test_documents_fit_on_a_screen() -> None:
+    """Rows of tables cannot be broken, and commands are copied."""
+    wide = [
+        f"{page.relative_to(ROOT)}: {line[:60]} ..."
+        for page in current_pages()
+        for line in re.sub(r"^\s*```.*?^\s*```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+        if len(line) > LINE_LENGTH_MAX and not line.startswith("|")
+    ]
+    assert wide == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.source import ROOT
-from tests.unit.test_tidy import pages
+from tests.unit.test_documents import pages
 
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCE = re.compile(r"^\s*```.*?^\s*```$", re.DOTALL | re.MULTILINE)

@@ -1,17 +1,12 @@
-"""What no linter knows: who may import whom, and who may read a clock, roll dice or do I/O (DESIGN 2, 3)."""
+"""Structure that no linter knows: who may import whom, and who may read a clock, roll dice or do I/O (DESIGN 2, 3)."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.source import GENERATED, ROOT, Facts, Source, facts_of, sources
-
-LINES_MAX = 700
-LINE_LENGTH_MAX = 120
-WORDS_MAX = 40
-"""Of a sentence in the documents."""
+from tests.unit.source import GENERATED, ROOT, Source, sources
 
 FLOORS = {"common": 0, "rpc": 1, "console": 1, "proxy": 2, "broker": 2, "controller": 2, "cli": 3, "testing": 4}
 """Imports go down, never up, and never across: `testing -> cli -> proxy | broker | controller -> rpc -> common`.
@@ -299,45 +294,6 @@ TOUCHING = {
 }
 """Module -> why it may touch files, sockets, the machine's clock or its randomness."""
 
-ARGUMENTS_MAX = 7
-"""Of a constructor, `self` not counted."""
-
-LONG_CONSTRUCTORS_LEFT = {
-    "popwheel_broker.core.core.BrokerCore": 8,
-    "popwheel_broker.core.cluster_changes.ClusterChanges": 8,
-    "popwheel_broker.log.message_store.MessageStore": 8,
-    "popwheel_broker.delay.message_timer.MessageTimer": 8,
-}
-"""Class -> the arguments of its `__init__` that are still to be joined. It only shrinks."""
-
-CLAUSES = {
-    *("Whether", "What", "Whatever", "How", "Where", "Which", "Who", "Whom", "Whose", "Whoever", "When", "Why"),
-    *("If", "That", "So", "Until", "Since", "Before", "After", "As", "Of", "From", "By", "In", "For", "Up", "To"),
-    *("On", "At", "With", "Without", "About", "Between", "Below", "Behind", "Among", "Some", "One", "All", "Those"),
-}
-"""First words of a clause. A docstring, also of an attribute, begins with a verb or a noun of the field instead."""
-
-VAGUE = {
-    **dict.fromkeys(("look", "looks", "looked", "looking"), "poll, scan, read"),
-    **dict.fromkeys(("note", "notes", "noted"), "record"),
-    **dict.fromkeys(("keep", "keeps", "kept", "keeper"), "store, retain, cache, renew"),
-    **dict.fromkeys(("stay", "stays", "stayed"), "remain, wait"),
-    **dict.fromkeys(("go", "goes", "went", "going"), "resume, advance, leave"),
-    **dict.fromkeys(("come", "comes", "came", "coming"), "arrive, connect, register"),
-    **dict.fromkeys(("turn", "turns", "turned"), "next, rotation, order"),
-    "each": "the noun itself",
-}
-"""Parts of names that say nothing of the field -> words that do."""
-
-VAGUE_NAMES_LEFT = {
-    *("kept", "kept_back_by", "kept_total", "retries_kept", "looked_through", "stay_ms", "_stay_ms", "_stay_s"),
-    *("go_away", "going_away", "_on_going_away", "GoingAway", "GOING_AWAY_PING"),
-    *("turn", "_LEASE_TURN", "turn_budget", "loop_turns", "turns", "Turns", "_Turns", "_turns", "TurnBudget"),
-    *("TurnTimes", "LoopTurns", "TURN_COST_MAX", "_TURNS_MAX", "_HANDSHAKE_TURNS", "_next_turn", "_filter_turn"),
-    "_filter_turns",
-}
-"""Names that may have them: fields of the API and of records, options, GOAWAY of HTTP/2, turns of the event loop."""
-
 CLOCK_READS = re.compile(
     r"time\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?"
     r"|time\.(sleep|localtime|gmtime|ctime)"
@@ -484,109 +440,6 @@ def test_nobody_writes_modules_that_nobody_uses() -> None:
     assert modules - used - ENTRY_POINTS == set()
 
 
-def test_every_module_says_what_it_is_for() -> None:
-    written = [
-        source
-        for source in sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
-        if source.text.strip()
-    ]
-    assert [source.name for source in written if not source.facts.docstring] == []
-
-
-def clauses(facts: Facts) -> list[str]:
-    """The docstrings that begin with a clause, as `line: first words`."""
-    return [
-        f"{line}: {' '.join(text.split()[:6])}"
-        for line, text in facts.docstrings
-        if (words := re.findall(r"\w+", text)) and words[0] in CLAUSES
-    ]
-
-
-def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
-    found = [
-        f"{source.name}:{each}"
-        for source in sources("services", "spark", "tools", "bench")
-        for each in clauses(source.facts)
-    ]
-    assert found == [], "begin a docstring with a verb (`Return whether ...`) or a noun (`Number of ...`)"
-
-
-def test_a_docstring_that_begins_with_a_clause_is_seen() -> None:
-    code = (
-        '"""Whether."""\nN = 1\n"""Of n."""\ndef f():\n "A verb."\n def g():\n  "So it is."\n'
-        'class C:\n "Why."\n def __init__(self):\n  self.a = 1\n  "How many."\n'
-    )
-    assert clauses(facts_of(code)) == ["1: Whether.", "3: Of n.", "7: So it is.", "9: Why.", "12: How many."]
-
-
-def vague(facts: Facts) -> list[str]:
-    """The names that have a vague part, as `line: name -> better words`."""
-    names = [
-        (line, name, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")) for line, name in facts.definitions
-    ]
-    return [
-        f"{line}: {name} -> {VAGUE[part]}"
-        for line, name, parts in names
-        if name not in VAGUE_NAMES_LEFT
-        for part in parts
-        if part in VAGUE
-    ]
-
-
-def test_names_have_words_of_the_field() -> None:
-    found = [f"{source.name}:{each}" for source in sources("services", "spark") for each in vague(source.facts)]
-    assert [each for each in found if "/pb/" not in each] == []
-    stems = {source.path.stem for source in sources("services", "spark")} - VAGUE_NAMES_LEFT
-    assert {stem for stem in stems if VAGUE.keys() & set(stem.split("_"))} == set(), "a module's name is vague"
-
-
-def test_a_vague_name_is_seen() -> None:
-    code = (
-        "KEPT_MAX = 1\nclass GoOn:\n  kept_at = 1\n  note: int\n  def look_up(self, each):\n    self.came = keep = 1\n"
-    )
-    assert [line.split(" ->")[0] for line in vague(facts_of(code))] == [
-        *("1: KEPT_MAX", "2: GoOn", "3: kept_at", "4: note", "5: look_up", "6: came"),
-    ]
-
-
-def test_no_file_holds_two_nouns() -> None:
-    files = sources("services", "spark", "tests", "tools", "bench", "demo", "examples")
-    assert [source.name for source in files if len(source.text.splitlines()) > LINES_MAX] == []
-
-
-def test_no_call_spreads_a_tuple_that_it_writes_out() -> None:
-    found = {source.module: source.facts.spread_calls for source in sources("services", "spark")}
-    assert not {module: lines for module, lines in found.items() if lines}, (
-        "write f(*(a, b), *(c, d)) as f(a, b, c, d), with keywords if there are more than four arguments; if they are "
-        "too many, join those that always travel together into an object with a name"
-    )
-
-
-def test_a_call_that_spreads_a_tuple_is_seen() -> None:
-    code = "f(*(a, b), c)\ng(*[a])\nh(a, *rest)\nh(a, {*(1, 2)})\n"
-    assert facts_of(code).spread_calls == [1, 2]
-
-
-def test_no_constructor_takes_many_arguments() -> None:
-    found = {
-        f"{source.module}.{name}": count
-        for source in of_services()
-        for name, count in source.facts.constructors
-        if count > ARGUMENTS_MAX
-    }
-    assert found == LONG_CONSTRUCTORS_LEFT, (
-        f"a constructor takes at most {ARGUMENTS_MAX} arguments: pass the context of its service (ProxyContext, "
-        "BrokerContext, ControllerContext, Runtime), join those that always travel together into a frozen dataclass "
-        "with a name that means something, and leave out what is only passed through. Where one of "
-        "LONG_CONSTRUCTORS_LEFT takes fewer now, lower its number, or take it from the list."
-    )
-
-
-def test_arguments_of_constructors_are_counted() -> None:
-    code = "class A:\n def __init__(self, a, /, b, *, c): ...\n def f(self, d): ...\n@dataclass\nclass B:\n a: int\n"
-    assert facts_of(code).constructors == [("A", 3)]
-
-
 def test_tests_do_not_sleep() -> None:
     wrong = [
         f"{source.name}:{line}"
@@ -626,49 +479,3 @@ def test_the_eyes_see_no_ghosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "import random\ndef roll(dice: random.Random, time: int) -> float:\n    return dice.random() + time"
     )
     assert [*touches(Source(file)), *waits(Source(file))] == []
-
-
-def pages() -> list[Path]:
-    """All Markdown."""
-    folders = ("docs", "examples", "helm", "services", "spark")
-    return [*ROOT.glob("*.md"), *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md")))]
-
-
-def current_pages() -> list[Path]:
-    """What people read from beginning to end; older entries of the changelog are not rewritten."""
-    return [page for page in pages() if page.name != "CHANGELOG.md"]
-
-
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of Markdown, code left out; an item of a list and a cell of a table are texts of their own."""
-    prose = re.sub(r"^\s*```.*?^\s*```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    for part in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) |\|", re.sub(r"`[^`]*`", "code", prose), flags=re.MULTILINE):
-        yield from re.split(r"[.:!?][)*]*\s", part)
-
-
-def test_no_sentence_of_the_documents_is_too_long() -> None:
-    """A rule of thumb is 25 words; lists, tables and pictures take what does not fit."""
-    long = [
-        f"{page.relative_to(ROOT)}: {' '.join(words[:12])} ..."
-        for page in current_pages()
-        for sentence in sentences(page.read_text())
-        if len(words := sentence.split()) > WORDS_MAX
-    ]
-    assert long == []
-
-
-def test_a_sentence_that_is_too_long_is_seen() -> None:
-    word = "word " * WORDS_MAX
-    assert max(len(sentence.split()) for sentence in sentences(f"- short. A {word}`code`\n")) == WORDS_MAX + 2
-    assert max(len(sentence.split()) for sentence in sentences(f"{word}\n- {word}. {word}| {word}")) == WORDS_MAX
-
-
-def test_documents_fit_on_a_screen() -> None:
-    """Rows of tables cannot be broken, and commands are copied."""
-    wide = [
-        f"{page.relative_to(ROOT)}: {line[:60]} ..."
-        for page in current_pages()
-        for line in re.sub(r"^\s*```.*?^\s*```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
-        if len(line) > LINE_LENGTH_MAX and not line.startswith("|")
-    ]
-    assert wide == []
