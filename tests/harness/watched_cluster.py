@@ -102,7 +102,8 @@ class WatchedCluster:
             for _ in range(flows):
                 await load.flows(cluster, flow)
             await self._do_what_is_rare()
-            await self._seen(lambda: self.prometheus.has("rocketmq_consumer_lag_latency"))
+            for metric in ("rocketmq_consumer_lag_latency", "rocketmq_consumer_queueing_latency"):
+                await self._seen(partial(self.prometheus.has, metric))
             await self._read_twice()
             times.struck = time.time()
             cluster.signal(cluster.replica(group["master"]), signal.SIGKILL)
@@ -130,7 +131,9 @@ class WatchedCluster:
         times.struck = times.over = time.time()
 
     async def _do_what_is_rare(self) -> None:
-        """What a load of good clients does not do: exceed a limit, give a message up, leave one unacknowledged."""
+        """What a load of good clients does not do: exceed a limit, give a message up, leave one unacknowledged and one
+        unread.
+        """
         async with MessagingClient(self._cluster.address) as client:
             refused = await client.send(_TOPIC, b"x" * (_BODY_BYTES_MAX + 1))
             assert refused.status.code == Code.MESSAGE_BODY_TOO_LARGE
@@ -138,6 +141,7 @@ class WatchedCluster:
             given_up, *kept = await client.receive_all("rare", _TOPIC, 2)
             assert kept
             assert (await client.forward_to_dead_letters("rare", _TOPIC, given_up)).code == Code.OK
+            assert (await client.send(_TOPIC, b"3")).status.code == Code.OK
 
     async def _is_informed(self) -> None:
         """Wait until Prometheus has read the first pages of controllers and proxies: an alert that was pending before
