@@ -264,7 +264,13 @@ class Pledges(Workload):
         return f"{waiting} messages of transactions wait" if waiting else ""
 
     def judge(
-        self, logs: Sequence[Iterable[StoredRecord]], disasters: History, *, is_lossy: bool, is_calm: bool = False
+        self,
+        logs: Sequence[Iterable[StoredRecord]],
+        disasters: History,
+        *,
+        is_lossy: bool,
+        is_calm: bool = False,
+        deleted: int = 0,
     ) -> list[str]:
         """X2, by the logs and by what clients saw.
 
@@ -273,6 +279,7 @@ class Pledges(Workload):
             disasters: the history that has them.
             is_lossy: whether a disaster may take what was acknowledged.
             is_calm: whether there were no faults: then senders learn of what they are asked.
+            deleted: where the log begins; what retention took before it was given to anybody is nobody's any more.
         """
         broken = [f"X2: {each}" for each in self.history.unexpected]
         found = _Logs(logs, broken)
@@ -301,7 +308,7 @@ class Pledges(Workload):
             if pledge.ended_s >= 0 and pledge.fate == "commit":
                 if not is_there and not (is_lossy and disasters.lost_by(began_s, pledge.position)):
                     broken.append(f"X2: {message_id} was committed at {pledge.ended_s:.3f} and is not there")
-                elif is_there and message_id not in got:
+                elif found.messages.get(message_id, -1) >= deleted and message_id not in got:
                     broken.append(f"P1: {message_id} was committed and nobody got it")
             if (
                 pledge.refused.startswith("INVALID_TRANSACTION_ID")

@@ -404,7 +404,7 @@ class _Run(Course[GroupSwarm]):
         delayed = Timers(swarm, self.history, log, appends, self._topic_ids, verdict, fails)
         delayed.judge(self._end[self._master].wall_ms)
         if self._pledges is not None:
-            verdict.violations += self._pledges.judge([log], self.history, is_lossy=swarm.is_lossy)
+            verdict.violations += self._pledges.judge([log], self.history, is_lossy=swarm.is_lossy, deleted=deleted)
         if self._operator is not None:
             own = [each for each in messages if steering.is_own(each.topic)]
             history = self._operator.history_after(self.history)
