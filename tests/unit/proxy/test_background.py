@@ -1,10 +1,12 @@
 """Work that nobody awaits: it begins at once where that is asked for, and nothing is left when the proxy ends."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 
 from popwheel_proxy.brokers.background import Background
+from popwheel_proxy.brokers.brokers import _close_after
 
 
 async def test_what_never_waits_has_ended_when_start_at_once_returns() -> None:
@@ -53,3 +55,12 @@ async def test_the_end_waits_for_all_and_cancels_what_takes_too_long() -> None:
     background.start_at_once(work("long", 60))
     await background.finish(0.1)
     assert sorted(ended) == ["long was cancelled", "short", "short task"]
+
+
+async def test_a_former_masters_channel_is_closed_at_once_when_the_proxy_ends() -> None:
+    background, channel = Background(), AsyncMock()
+    background.start(_close_after(channel))
+    await asyncio.sleep(0)
+    channel.close.assert_not_awaited()
+    await background.finish(0.0)
+    channel.close.assert_awaited_once()
