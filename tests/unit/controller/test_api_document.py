@@ -18,7 +18,7 @@ from popwheel_common.runtime import Runtime
 from popwheel_controller.app import ControllerApp
 from popwheel_controller.http import api_document
 from popwheel_controller.http.api_document import complete, content_of_success, read_examples
-from popwheel_controller.http.audit_routes import ListedMessage
+from popwheel_controller.http.audit_shapes import ListedMessage
 from popwheel_controller.http.consumption_routes import ShownDeadLetter
 from popwheel_controller.http.dead_letter_routes import ExportEnd
 from popwheel_controller.http.demands import DEMANDS, PREFIX

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from popwheel_controller.http.audit_routes import GroupHolding, TracedMessage
+from popwheel_controller.http.audit_shapes import GroupHolding, TracedMessage
 from popwheel_controller.http.message_fates import Fate, fates
 
 RETRY, DEAD = "%RETRY%g+t", "%DLQ%g"

@@ -13,7 +13,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.web.routes import Routes
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.http.audit_routes import ListedMessage, placed
+from popwheel_controller.http.audit_shapes import ListedMessage, placed
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX
 from popwheel_controller.http.broker_pages import After, ask_in_order
 from popwheel_controller.http.guard import SeesData

@@ -16,7 +16,7 @@ _RETRY_PREFIX = "%RETRY%"
 _DEAD_LETTER_PREFIX = "%DLQ%"
 
 Place = Mapping[str, Any]
-"""Shape of a place, as in `TracedMessage` (audit_routes.py)."""
+"""Shape of a place, as in `TracedMessage` (audit_shapes.py)."""
 
 
 class Fate(BaseModel):

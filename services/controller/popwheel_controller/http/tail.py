@@ -20,7 +20,7 @@ from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.web.refusals import refusal
 from popwheel_controller.cluster.cluster_state import ClusterState
-from popwheel_controller.http.audit_routes import ListedMessage, placed
+from popwheel_controller.http.audit_shapes import ListedMessage, placed
 from popwheel_controller.http.bodies import BEGINNING_BYTES_MAX
 from popwheel_controller.http.inquiry import Inquiry, LastingInquiry, Silence
 from popwheel_controller.http.tail_pace import TailPace
