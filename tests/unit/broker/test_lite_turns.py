@@ -18,8 +18,8 @@ from popwheel_common.pb.popwheel.v1 import broker_pb2 as pb
 from popwheel_common.pb.popwheel.v1.controller_pb2 import ClusterUpdate, Topic, TopicType
 from popwheel_rpc import methods
 from tests.harness.loop_turns import TURN_S_MAX, measured_turns
+from tests.unit.broker.lite_world import DAY_MS, PARENT, Reported, lite_world, make_parent, send, state_of
 from tests.unit.broker.served_broker import running
-from tests.unit.broker.test_lite_topics import DAY_MS, PARENT, Reported, lite_world, make_parent, send, state_of
 from tests.unit.broker.world import OPTIONS, World, wire_message
 
 READERS = 20_000

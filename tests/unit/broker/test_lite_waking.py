@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from popwheel_broker.lite.readers import ClientKey, LiteClient, LiteGroup
 from popwheel_broker.lite.subscriptions import LiteSubscriptions
-from tests.unit.broker.test_lite_topics import PARENT, Reported, lite_world, read, send
+from tests.unit.broker.lite_world import PARENT, Reported, lite_world, read, send
 from tests.unit.broker.world import World
 
 LEAVES: list[Callable[[World, Reported], object]] = [

@@ -8,7 +8,7 @@ from popwheel_broker.core.notification import Interest, Subscriber
 from popwheel_common.contract.cluster_view import ClusterView
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Message
 from popwheel_common.pb.popwheel.v1.controller_pb2 import Cluster, ClusterUpdate, Group, Topic, TopicType
-from tests.unit.broker import test_lite_topics as lite
+from tests.unit.broker import lite_world as lite
 from tests.unit.broker.core_world import metrics, world_of
 from tests.unit.broker.world import INVISIBLE_MS, KEY, World, attempts, handles
 
