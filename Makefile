@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 SEEDS ?= 2000
-FIRST_SEED ?= 0
+FIRST_SEED ?= 100000000
 JOBS ?= 2
 IMAGE ?= popwheel:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 MESSAGES ?= 100000

@@ -20,7 +20,7 @@ _OF_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 _POLL_S = 0.25
 _CALL_S_MAX = 300.0
 _HELM_WAIT = "7m"
-"""Longer than Kubernetes' scheduler leaves a pod alone that a bound claim did not wake: five minutes, and a half."""
+"""Longer than Kubernetes' scheduler leaves a pod alone that a bound claim did not wake: five and a half minutes."""
 _ROLL_OUT_S_MAX = 450.0
 """Longer than Helm waits: its own words say what is not ready."""
 

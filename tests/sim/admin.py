@@ -13,7 +13,7 @@ from popwheel_controller.cluster.pause import pause_group
 from popwheel_controller.options import ControllerOptions
 from tests.sim.workload import OwnTopic
 
-REST_MS = 7 * 24 * 3600 * 1000
+_REST_MS = 7 * 24 * 3600 * 1000
 """For so long nothing but a hand makes a deleted name anew: longer than any run, whatever its clocks do."""
 _ANSWER_S = 3.0
 _GROWTH_S = 1.0
@@ -23,7 +23,9 @@ _Decide = Callable[[ClusterState, int], Any]
 
 
 class Admin:
-    """Makes and deletes. What returns a bool may be tried at any time: True if it is so for certain.
+    """Makes, changes and deletes topics and groups.
+
+    Methods that return a bool may be called at any time: True if topic or group is then as asked, for certain.
 
     Args:
         leader: the controller that leads now; None if none does.
@@ -61,7 +63,7 @@ class Admin:
     async def delete_topic(self, name: str) -> bool:
         """Delete a topic if it is there."""
         return await self._is_so(
-            lambda state: name not in state.topics, lambda state, now_ms: state.delete_topic(name, now_ms, REST_MS)
+            lambda state: name not in state.topics, lambda state, now_ms: state.delete_topic(name, now_ms, _REST_MS)
         )
 
     async def ensure_group(self, name: str, attempts: int) -> bool:
@@ -73,11 +75,11 @@ class Admin:
     async def delete_group(self, name: str) -> bool:
         """Delete a group if it is there."""
         return await self._is_so(
-            lambda state: name not in state.groups, lambda state, now_ms: state.delete_group(name, now_ms, REST_MS)
+            lambda state: name not in state.groups, lambda state, now_ms: state.delete_group(name, now_ms, _REST_MS)
         )
 
     async def pause_group(self, name: str, *, paused: bool) -> bool:
-        """Pause a group, or resume it; one that is not there can't be."""
+        """Pause a group, or resume it; False if it is not there."""
         return await self._is_so(lambda _: False, lambda state, _: pause_group(state, name, int(paused)))
 
     def _new_topic(self, state: ClusterState, name: str, topic: OwnTopic) -> Any:

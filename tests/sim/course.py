@@ -30,7 +30,7 @@ QUIET_LOOKS = 3
 
 
 class Course(ABC, Generic[AnySwarm]):
-    """What happens with a seed.
+    """Course of a seed: its clients, its faults, and what is judged.
 
     Args:
         loop: the loop.
@@ -40,6 +40,7 @@ class Course(ABC, Generic[AnySwarm]):
         findings: what went wrong in a way that no client sees.
 
     Attributes:
+        admin: makes topics and groups.
         clients: producers, consumers and workloads, in the order in which they begin.
         verdict: what broke before all is judged.
     """
@@ -64,12 +65,12 @@ class Course(ABC, Generic[AnySwarm]):
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Those that a seed draws."""
+        """Readers that a seed draws."""
         return [each for each in self.clients if isinstance(each, Consumer)]
 
     @property
     def workloads(self) -> list[Workload]:
-        """All others, also producers."""
+        """Producers, and all other clients."""
         return [each for each in self.clients if isinstance(each, Workload)]
 
     @abstractmethod
@@ -89,7 +90,7 @@ class Course(ABC, Generic[AnySwarm]):
         """Return how much there was, in words."""
 
     def watched(self) -> AbstractContextManager[object]:
-        """Return what is patched while it lives."""
+        """Return what is patched for as long as `live` runs."""
         return nullcontext()
 
     def draw_consumers(self, tools_of: Callable[[str], Tools]) -> None:
@@ -145,11 +146,11 @@ class Course(ABC, Generic[AnySwarm]):
         await asyncio.wait((*self._reforming, *(self._tasks[each] for each in consumers)))
         for workload in self.workloads:
             await workload.end()
-        for task in self._tasks.values():
+        for task in (*self._tasks.values(), *(each for each in self._reforming if not each.cancelled())):
             task.result()
 
     def left_in(self, core: BrokerCore, wall_ms: int) -> str:
-        """Return what a broker has not done yet, in words.
+        """Return what a broker has not done yet, in words; empty if nothing is left.
 
         Args:
             core: the broker.

@@ -487,7 +487,7 @@ def _was_done(earlier: Iterable[_Got], later: _Got, dead: int | None) -> bool:
 
 
 def left_in(core: BrokerCore, topic: str, group: str) -> str:
-    """Return which lite topic of a topic has messages at a broker that a group has not done with, in words."""
+    """Return which lite topic has messages at a broker that a group has not done with, in words; empty for none."""
     lines, buffer = core.state.table.message_group_queues, core.state.merge_buffer
     for queue in core.store.queues.lite_of(topic):
         if buffer.of(group, queue).available_at_most or lines.has(group, queue.topic):

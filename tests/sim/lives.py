@@ -1,6 +1,6 @@
 """A topic whose messages have times to live, and a group that reads it (P9), in some of the seeds.
 
-Each pop of a broker is watched: when it gave which message, by the clock that stored the message. The store times are
+Each pop of a broker is watched: when it gave which message, by its own clock. The store times are
 read from the log in the end.
 """
 

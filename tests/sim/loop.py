@@ -245,7 +245,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _left_behind(self, step: object) -> BaseException | None:
         """Note a step after which an exception counts as handled still: compiled coroutines have no state of their own
-        for that, so what awaits within `except` or `finally` may make others raise its exception again.
+        for that, so what awaits within `except` or `finally` may make others raise its exception again. Return it.
         """
         error = sys.exc_info()[1]
         self.failures.append({"message": "an exception was left behind", "exception": error, "handle": step})

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from popwheel_broker.log.record import RecordKind, StoredRecord
 from popwheel_broker.log.timer_record import decode_delay
@@ -54,7 +55,7 @@ class PassingTopic(Workload):
         delays: what of its messages is delayed, and revoked.
         is_known: whether all proxies know of the topic as it is now.
         is_deleted: whether all proxies know that it is deleted: one that is cut off from the controllers does not.
-        deleted: told when it is deleted for certain.
+        delete: deletes it in place of `admin`; returns True if it is gone for certain.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class PassingTopic(Workload):
         delays: Delays,
         is_known: Callable[[], bool] = lambda: True,
         is_deleted: Callable[[], bool] = lambda: True,
-        deleted: Callable[[], None] = lambda: None,
+        delete: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._chance = chance
         # Of its own, so that what else a seed does is as it was.
@@ -76,7 +77,7 @@ class PassingTopic(Workload):
         self._admin = admin
         self._is_known = is_known
         self._is_deleted = is_deleted
-        self._deleted = deleted
+        self._delete = delete or partial(admin.delete_topic, TOPIC)
         self._to_unknown: set[str] = set()
         """Ids of messages that may have been sent to the topic as it was before."""
         self.history = History()
@@ -91,12 +92,6 @@ class PassingTopic(Workload):
 
     async def _create(self) -> bool:
         return await self._admin.ensure_topic(TOPIC, OwnTopic(self._types[TOPIC], 1))
-
-    async def _delete(self) -> bool:
-        is_deleted = await self._admin.delete_topic(TOPIC)
-        if is_deleted:
-            self._deleted()
-        return is_deleted
 
     async def run(self) -> None:
         """Until asked to stop; the topic is gone then."""

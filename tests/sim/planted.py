@@ -24,7 +24,7 @@ def assert_caught(
 
     Args:
         plant: plants it.
-        numbers: the promises of which one is broken.
+        numbers: promises; one of them is broken.
         run_seed: runs a seed of the simulator.
         seeds: they are tried in this order.
         only: faults and workloads that may be on.
@@ -35,15 +35,13 @@ def assert_caught(
             plant(patch)
             outcome = run_seed(seed, only, settings)
         if {violation.split(":")[0] for violation in outcome.violations} & set(numbers):
-            assert not (report := _report_without_faults(run_seed, seed, only, tuple((settings or {}).items()))), report
+            assert not (report := _report_without_it(run_seed, seed, only, tuple((settings or {}).items()))), report
             return
     pytest.fail(f"no seed has noticed that {(plant.__doc__ or '').lower()}")
 
 
 @cache
-def _report_without_faults(
-    run_seed: Run, seed: int, only: tuple[str, ...], settings: tuple[tuple[str, Any], ...]
-) -> str:
-    """Return the report of a seed that is not well, else nothing; many faults share theirs."""
+def _report_without_it(run_seed: Run, seed: int, only: tuple[str, ...], settings: tuple[tuple[str, Any], ...]) -> str:
+    """Return the report of a seed without the planted fault if it fails, else nothing; many faults share a seed."""
     outcome = run_seed(seed, only, dict(settings))
     return outcome.report() if outcome.violations else ""

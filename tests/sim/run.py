@@ -97,7 +97,7 @@ class _Run(Course[Swarm]):
         self._priorities = PriorityWatch(loop.time, swarm.options.broker.pop.priority_wait_ms, swarm.levels)
         self.draw_consumers(lambda _: self._tools)
         self._passing = PassingTopic(
-            self._tools, swarm.random("passing"), self.admin, swarm.delays, deleted=self._passing_deleted
+            self._tools, swarm.random("passing"), self.admin, swarm.delays, delete=self._delete_passing
         )
         self.clients.append(self._passing)
         has_room = not swarm.hoarder  # else there are enough groups that share what is left
@@ -145,9 +145,13 @@ class _Run(Course[Swarm]):
         history, lives = self.world.history, self.world.lives
         return f"sent={len(history.sent)} got={len(history.deliveries)} lives={lives} faults={self.faults.count}"
 
-    def _passing_deleted(self) -> None:
-        if self._passing.stopping and "bad ways" not in self.swarm.faults:
-            self._learned_deletion = self.world.process
+    async def _delete_passing(self) -> bool:
+        process, controller = self.world.process, self.world.controller
+        was_there = controller is not None and TOPIC in controller.state.topics
+        is_deleted = await self.admin.delete_topic(TOPIC)
+        if is_deleted and was_there and self._passing.stopping and "bad ways" not in self.swarm.faults:
+            self._learned_deletion = process
+        return is_deleted
 
     async def _ask(self, method: Method[Any, Any], request: Any) -> Any:
         """Call the broker as the controller does."""
@@ -245,7 +249,6 @@ class _Run(Course[Swarm]):
             self._failing.record(world.cluster.broker.core)
             if self._operator is not None:
                 self._listed = steering.listed_in(world.cluster.broker.core)
-            self._progress = stored.progress(world.cluster.broker.core)
             self._stood_still_ms = world.machine.wall_ms()
             self._topic_ids = dict(world.cluster.broker.core.topic_registry.topic_ids)
             self._timer_state = timers.state_of(world.cluster.broker.core)

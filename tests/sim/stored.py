@@ -174,12 +174,3 @@ def _mark_absent(core: BrokerCore) -> None:
             file._absent |= keys - {run.key for run in file.runs()}
         except CorruptDataError:
             continue  # whoever reads in it says so
-
-
-def progress(core: BrokerCore) -> dict[str, int]:
-    """Where each group reads on in each queue."""
-    return {
-        f"{each.group} {each.queue.topic}/{each.queue.queue_id}": each.next_offset
-        for each in core.state.merge_buffer
-        if each.next_offset
-    }

@@ -53,6 +53,7 @@ LIVES = "times to live"
 """A topic whose messages have times to live, and a group that reads it. Drawn by itself, too."""
 BRIEF_GROUP = "hasty"
 _LIVES_FIRST_SEED = 49_000_000
+"""First seed in which messages may expire."""
 _LIVES_SHARE = 0.25
 BRIEF_TOPIC = "brief"
 FIFO_GROUPS = (ORDERED_GROUP, "watchful-fifo")

@@ -279,7 +279,7 @@ class Pledges(Workload):
             disasters: the history that has them.
             is_lossy: whether a disaster may take what was acknowledged.
             is_calm: whether there were no faults: then senders learn of what they are asked.
-            deleted: where the log begins; what retention took before it was given to anybody is nobody's any more.
+            deleted: position up to which retention has deleted; what it took before anybody had it is nobody's.
         """
         broken = [f"X2: {each}" for each in self.history.unexpected]
         found = _Logs(logs, broken)

@@ -48,5 +48,5 @@ class Workload:
         """End what still reads, when nothing is left to be done."""
 
     def left(self, core: BrokerCore) -> str:
-        """Return what a broker has not done of it yet, in words."""
+        """Return what a broker has not done of it yet, in words; empty if nothing is left."""
         return ""

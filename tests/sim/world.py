@@ -74,7 +74,7 @@ class World:
 
     @property
     def controller(self) -> ControllerApp | None:
-        """The controller, while it serves."""
+        """The controller while it serves, else None."""
         return self.cluster.controller if self.serving and self.cluster is not None else None
 
     def _served(self) -> tuple[Process, Service] | None:

@@ -135,11 +135,6 @@ class LiteReaders(Workload):
         """How many messages were done with."""
         return len({got.message_id for got in self._seen.got if got.acked_s < float("inf")})
 
-    @property
-    def accepted(self) -> int:
-        """How many messages were sent."""
-        return len(self._seen.accepted)
-
     async def run(self) -> None:
         """Send and read until asked to stop; then once more in calm, around a restart."""
         self._reading = [self._loop.create_task(self._read(name)) for name in self._ways if name != "ls"]

@@ -101,7 +101,7 @@ class ClusterWorld:
 
     @property
     def leader(self) -> ControllerApp | None:
-        """The controller, while it serves."""
+        """The controller while it serves, else None."""
         program = self.controller.program
         return program.app if program is not None and self.controller.serving else None
 

@@ -102,7 +102,7 @@ class _Run(Course[GroupSwarm]):
             swarm.proxies,
         )
         super().__init__(loop, trace, swarm, lambda: world.leader, world.findings)
-        self.verdict.violations = world.watch.broken
+        self.verdict.violations = world.watch.broken  # what the watch sees is part of the verdict
         world.network.delay_s = (0.0, swarm.delay_s_max)
         for machine in world.machines():
             machine.disk.sync_s_max = swarm.sync_s_max

@@ -92,6 +92,7 @@ RETENTION_MS = 3000
 HOUR_MS = 3_600_000
 _OFTEN_MS_MIN = 100
 _LIVES_FIRST_SEED = 100_000_000
+"""First seed in which messages may expire."""
 _PROBED = 0.25
 
 

@@ -148,6 +148,6 @@ class Brokers:
 
 async def _close_after(channel: Channel) -> None:
     """Close a former master's channel, in a moment."""
-    with suppress(asyncio.CancelledError):  # the proxy stops: at once, then
+    with suppress(asyncio.CancelledError):  # the proxy stops: close it now
         await asyncio.sleep(CLOSE_AFTER_S)
     await channel.close()
