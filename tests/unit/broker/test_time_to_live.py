@@ -110,6 +110,21 @@ def test_the_time_counts_on_through_retries_and_a_redriven_message_begins_anew()
     assert pop(world) == [b"one"]
 
 
+def test_the_time_counts_on_in_the_quarantine() -> None:
+    world = world_with("drop")
+    put(world, b"one", life=str(2 * INVISIBLE_MS))
+    assert pop(world) == [b"one"]
+    world.clock.advance(INVISIBLE_MS)
+    with Poison(["redelivery"], is_marked=lambda *_: True).spread():
+        world.revive()
+    (entry,) = world.core.quarantine.table
+    world.clock.advance(INVISIBLE_MS)
+    assert world.core.retrial.retry(entry.id)
+    world.flush()
+    assert pop(world) == []
+    assert ended(world)["drop"] == 1
+
+
 @pytest.mark.parametrize("goal", ["drop", "dead_letter"])
 def test_each_message_of_an_ordered_group_gives_way_to_the_next(goal: str) -> None:
     world = world_with(goal, fifo=True)

@@ -14,6 +14,7 @@ from popwheel_broker.consume.delivery import Delivery, Origin, close_record
 from popwheel_broker.consume.pop_state import PopState, stored_topic
 from popwheel_broker.consume.quarantine_entry import QUARANTINE_QUEUE, EntryFlag, QuarantineEntry, Step, encode_end
 from popwheel_broker.consume.quarantine_table import QuarantineTable, holder_of
+from popwheel_broker.consume.store_time import with_first_stored
 from popwheel_broker.log.fault import RECORD_STEP, RecordFaultError
 from popwheel_broker.log.message_store import MessageStore
 from popwheel_broker.log.record import RECORD_BYTES_MAX, Record, RecordKind, StoredRecord
@@ -213,12 +214,13 @@ class Quarantine:
         self._store.put([record, *more])
 
     def _copy(self, entry: QuarantineEntry, stored: StoredRecord) -> Record:
+        is_message = stored.kind == RecordKind.MESSAGE  # the time of a timer or a half message begins with its message
         return Record(
             RecordKind.QUARANTINE,
             self.topic,
             QUARANTINE_QUEUE,
             entry.encode(stored.kind, stored.origin, stored.payload),
-            stored.system_properties,
+            with_first_stored(stored) if is_message else stored.system_properties,
             stored.tag_hash,
             stored.attempts,
             entry.origin,
