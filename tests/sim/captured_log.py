@@ -16,7 +16,7 @@ class CapturedLog:
 
     Args:
         trace: where they go.
-        on_error: told of those that carry an exception or stand for a fault of the program.
+        on_error: called with those that carry an exception or stand for a fault of the program.
     """
 
     def __init__(self, trace: Trace, on_error: Callable[[str], None]) -> None:

@@ -1,5 +1,6 @@
 """Clients of one purpose, with topics and groups of their own: what a course asks of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ class OwnTopic:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Workload:
+class Workload(ABC):
     """Clients of one purpose. A new one is listed among the clients of the courses that have it, and judged there.
 
     Attributes:
@@ -36,15 +37,15 @@ class Workload:
     groups: Mapping[str, int] = {}
     stopping = False
 
+    @abstractmethod
     async def run(self) -> None:
         """Send, and whatever else it does, until it is to stop."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Have it stop soon."""
         self.stopping = True
 
-    async def end(self) -> None:
+    async def end(self) -> None:  # noqa: B027 - many have nothing to end
         """End what still reads, when nothing is left to be done."""
 
     def left(self, core: BrokerCore) -> str:

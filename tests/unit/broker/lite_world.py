@@ -95,7 +95,7 @@ def step(world: World) -> None:
 
 
 def state_of(world: World) -> object:
-    """All that the log tells of lite topics and of what is delivered."""
+    """All that the log says of lite topics and of what is delivered."""
     core = world.core
     return (
         sorted((queue.topic, queue.queue_id, queue.begin_offset, queue.max_offset) for queue in core.store.queues),
@@ -112,7 +112,7 @@ def state_of(world: World) -> object:
 
 
 class Reported:
-    """A proxy that waits for clients, and what it is told."""
+    """A proxy that waits for clients, and what it is notified of."""
 
     def __init__(self, world: World, *clients: str) -> None:
         self.subscriber = Subscriber(lambda: None)
