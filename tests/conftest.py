@@ -28,6 +28,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     path for path in sys.path if Path(path).is_relative_to(ROOT) and not Path(path).is_relative_to(sys.prefix)
 )
 
+# Spark starts its JVM by a fork. There gRPC would start its poller again, lose its descriptors and end the child before
+# it became the JVM (grpc/grpc#43055).
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 # Tests send Ctrl-C. A shell that starts its jobs in the background has them, and all that they start, ignore it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
