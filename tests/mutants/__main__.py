@@ -67,6 +67,7 @@ def main() -> int:
 
 
 def _run(place: Path, words: list[str], timeout_s: float) -> tuple[int, str]:
+    """Return the exit code and what was printed; the last line is that of the error, if a process ended by one."""
     try:
         done = subprocess.run(
             [sys.executable, *words],
@@ -79,7 +80,7 @@ def _run(place: Path, words: list[str], timeout_s: float) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         return 1, "time out"
-    return done.returncode, done.stdout
+    return done.returncode, f"{done.stdout}{done.stderr}" or f"ended with {done.returncode}"
 
 
 def _by_tests(mutant: Mutant, place: Path) -> str:
@@ -101,7 +102,7 @@ def _by_simulator(mutant: Mutant, place: Path, seeds: range, jobs: int) -> str:
         if code != 0:
             lines = output.splitlines()
             failed = next((line for line in lines if line.startswith("failed:")), "failed: ?").split()[1]
-            said = next((line for line in lines if line[:1].isupper() and line[1:2].isdigit()), output.strip()[:60])
+            said = next((line for line in lines if line[:1].isupper() and line[1:2].isdigit()), lines[-1])
             return f"seed {failed}: {said[:60]}"
     return ""
 
