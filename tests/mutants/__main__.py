@@ -61,8 +61,9 @@ def main() -> int:
             print(f"{mutant.name:<44} {by_tests or '-'}  |  {by_simulator or '-'}  ({took_s:.0f} s)", flush=True)
     tests = sum(bool(each.by_tests) for each in verdicts)
     simulators = sum(bool(each.by_simulator) for each in verdicts)
-    print(f"{len(verdicts)} mutants: unit tests notice {tests}, simulators {simulators}")
-    needed = round(len(verdicts) * 0.85)
+    simulated = sum(bool(each.mutant.simulator) for each in verdicts)
+    print(f"{len(verdicts)} mutants: unit tests notice {tests}, simulators {simulators} of {simulated}")
+    needed = round(simulated * 0.85)
     return 0 if (given.only or tests == len(verdicts)) and (given.only == "tests" or simulators >= needed) else 1
 
 

@@ -30,6 +30,20 @@ def test_each_message_fires_at_its_own_millisecond() -> None:
     ]
 
 
+@pytest.mark.parametrize("before", range(1, 18))
+def test_what_comes_behind_messages_that_were_read_from_the_log_fires(before: int) -> None:
+    """They are, as the process that they came to has ended."""
+    world = TimerWorld()
+    bodies = [b"%d" % number for number in range(before + 1)]
+    for number, body in enumerate(bodies):
+        if number == before:
+            world.start()
+            world.turn()
+        world.send(body, 1000 + number)
+    world.pass_to(2000)
+    assert [payload[-len(body) :] for (payload, _), body in zip(world.fired(), bodies, strict=True)] == bodies
+
+
 def test_what_is_due_beyond_the_roll_window_rolls_and_fires_in_time() -> None:
     world = TimerWorld()
     world.send(b"a", 60_123)
