@@ -316,12 +316,12 @@ class MemoryDisk:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that were written and that a power loss may take away."""
+        """Bytes that were written and that a power loss may take away; nobody misses zeros."""
         return sum(
             len(change.data)
             for inode in self._names.values()
             for change in inode.unsynced
-            if isinstance(change, _Write)
+            if isinstance(change, _Write) and change.data.strip(b"\0")
         )
 
     def files(self) -> dict[Path, bytes]:

@@ -17,7 +17,7 @@ from popwheel_broker.log.record import HEADER_BYTES, Record, RecordKind, StoredR
 from popwheel_broker.log.refusals import WriterStoppedError
 from popwheel_common.errors import CorruptDataError, UnknownFormatError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.memory_disk import CrashKind, MemoryDisk
 
 FOLDER = Path("/log")
 SEGMENT_BYTES = 1000
@@ -51,11 +51,11 @@ class World:
         self.log.append(lengths, batch)
         self.appended += payloads
 
-    def restart(self, synced_position: int = 0) -> list[StoredRecord]:
+    def restart(self, synced_position: int = 0, may_cut: bool = True) -> list[StoredRecord]:
         """A new process finds the files and reads them."""
         self.log = CommitLog(self.disk, FOLDER, SEGMENT_BYTES)
         self.log.check_contiguous(synced_position)
-        return list(self.log.scan(self.log.start_position, synced_position))
+        return list(self.log.scan(self.log.start_position, synced_position, lambda position: may_cut))
 
     def path(self, start: int) -> Path:
         return FOLDER / f"{start:020d}.log"
@@ -128,7 +128,8 @@ def test_a_torn_tail_is_cut_off_wherever_it_is_torn(lost: int) -> None:
     found = world.restart(kept_position)
     whole = 2 if lost <= SIZE + len(b"third, torn") else 1
     assert payloads(found) == world.appended[:whole]
-    assert world.log.end_position == sum(each.length for each in found) == world.disk.open(world.path(0)).size()
+    assert world.log.end_position == sum(each.length for each in found)
+    assert not world.disk.files()[world.path(0)][world.log.end_position :].strip(b"\0")
     world.append(b"after")
     assert payloads(world.restart()) == [*world.appended[:whole], b"after"]
 
@@ -142,6 +143,106 @@ def test_a_tail_of_zeros_is_cut_off(zeros: int) -> None:
     world.disk.open(world.path(0)).write(end, [bytes(zeros)])
     assert payloads(world.restart(end)) == [b"first"]
     assert world.log.end_position == end
+
+
+@pytest.mark.parametrize("quick", [False, True])
+async def test_a_log_of_lone_syncs_is_filled_ahead(quick: bool) -> None:
+    """So that few syncs write the length of a file."""
+    world = World()
+    world.log.fills_ahead, world.disk.quick = True, quick
+    sizes = []
+    for _ in range(20):
+        world.append(bytes(200 - SIZE))
+        if not world.log.sync_quickly():  # or a segment is new
+            await world.log.sync()
+        sizes.append(sum(map(len, world.disk.files().values())))
+    assert sizes == [SEGMENT_BYTES * (1 + number // 5) for number in range(20)]
+    assert payloads(world.restart()) == world.appended
+
+
+async def test_a_log_is_not_filled_ahead_for_many_or_for_nobody_who_waits() -> None:
+    for fills_ahead, count in ((True, 20), (False, 1)):
+        world = World()
+        world.log = CommitLog(world.disk, FOLDER, 1 << 20)
+        world.log.fills_ahead = fills_ahead
+        world.append(*[bytes(1000)] * count)
+        await world.log.sync()
+        assert len(world.disk.files()[world.path(0)]) == world.log.end_position
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=9),
+    unsynced=st.lists(st.integers(0, 400), max_size=3),
+    kind=st.sampled_from(["process", "power"]),
+)
+def test_zeros_that_were_filled_ahead_are_no_torn_tail(
+    seed: int, sizes: list[int], unsynced: list[int], kind: CrashKind
+) -> None:
+    """Nobody is asked whether they may go, as nothing goes; appends go on over them, and a read ends before them."""
+    world = World(seed)
+    world.log.fills_ahead = True
+    for size in sizes:
+        world.append(bytes(size))
+        asyncio.run(world.log.sync())
+    for size in unsynced:
+        world.append(b"x" * size)
+    if kind == "process" or not unsynced:
+        world.disk.crash(kind)
+        found = world.restart(may_cut=False)
+        assert payloads(found) == world.appended
+    else:
+        world.disk.crash(kind)
+        found = world.restart()
+        assert payloads(found) == world.appended[: len(found)] and len(found) >= len(sizes)
+        del world.appended[len(found) :]
+    assert world.log.end_position == sum(each.length for each in found)
+    last = found[-1]
+    assert world.log.read(last.position, 10_000) == world.log.read(last.position, last.length)
+    world.append(b"after")
+    assert payloads(world.restart()) == world.appended
+
+
+async def test_bytes_behind_zeros_are_a_torn_tail() -> None:
+    """Of records that were not synced the first one is missing: others may have it."""
+    world = World()
+    world.log.fills_ahead = True
+    world.append(b"first")
+    await world.log.sync()
+    end = world.log.end_position
+    world.append(b"second" * 20)
+    world.disk.open(world.path(0)).write(end, [bytes(80)])
+    with pytest.raises(CorruptDataError):
+        world.restart(may_cut=False)
+    assert payloads(world.restart()) == [b"first"]
+
+
+async def test_zeros_are_found_once_a_record_before_them_is_mended() -> None:
+    world = World()
+    world.log.fills_ahead = True
+    for number in range(3):
+        world.append(b"%d" % number * 20)
+        await world.log.sync()
+    whole = world.disk.files()[world.path(0)]
+    world.disk.flip_bit(world.path(0), 8 * 3 + 1)  # of the first length: the records behind it cannot be found
+    with pytest.raises(CorruptDataError, match="at 0"):
+        world.restart(SIZE)
+    assert world.log.end_position == SEGMENT_BYTES
+    await world.log.mend(0, whole[: SIZE + 19])
+    assert payloads(list(world.log.scan(0, SIZE, lambda position: False))) == world.appended
+
+
+async def test_a_log_that_cannot_be_filled_ahead_goes_on() -> None:
+    world = World()
+    world.log.fills_ahead = True
+    world.append(b"first")
+    world.disk.fill(100)
+    await world.log.sync()
+    world.append(b"second")
+    await world.log.sync()
+    with pytest.raises(OSError, match="No space"):
+        world.append(bytes(500))
+    assert payloads(world.restart()) == [b"first", b"second"]
 
 
 async def test_a_torn_segment_takes_the_later_ones_with_it() -> None:

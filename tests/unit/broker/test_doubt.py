@@ -37,7 +37,7 @@ def rot(disk: MemoryDisk) -> None:
     """Let a bit rot in the log's last record."""
     folder = FOLDER / "commitlog"
     path = max(folder / name for name in disk.list(folder))
-    disk.flip_bit(path, 8 * (len(disk.files()[path]) - 3))
+    disk.flip_bit(path, 8 * (len(disk.files()[path].rstrip(b"\0")) - 3))
 
 
 def forget_group(disk: MemoryDisk) -> None:

@@ -112,7 +112,8 @@ class World:
         self.random = random.Random(seed)
         self.disk = MemoryDisk(self.random)
         self.clock = ManualClock()
-        self.options = with_small_timer(options)
+        # Its log is not filled ahead: where a disk is full, even a small record finds no room.
+        self.options = with_small_timer(options).model_copy(update={"flush": "async"})
         self.view = ClusterView()
         self.saved: bytes | None = None
         """The checkpoint file; how it is written is tested elsewhere."""

@@ -137,6 +137,7 @@ class BrokerCore:
         self.store = MessageStore(
             disk, folder, options.log, clock, self._arrived, log, forget_queues, options.lite.topics_max
         )
+        self.store.log.fills_ahead = options.flush == "sync"
         self.pop_clock = PopClock(clock)
         self._topics = SystemTopics(view, self.store)
         self.quarantine = Quarantine(

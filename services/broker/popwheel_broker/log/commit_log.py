@@ -1,6 +1,7 @@
 """The commit log: append-only segment files, each named by the position of its first byte.
 
-Positions run on from one segment to the next. No record spans two segments.
+Positions run on from one segment to the next. No record spans two segments. A segment may have zeros behind its last
+record (`CommitLog._fill_ahead`).
 """
 
 import asyncio
@@ -10,17 +11,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from popwheel_broker.log import record
 from popwheel_broker.log.record import StoredRecord
 from popwheel_broker.log.refusals import WriterStoppedError
 from popwheel_common.disk import Disk, File, to_its_end
 from popwheel_common.errors import CorruptDataError
 
+_log = structlog.get_logger()
+
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SUFFIX: Final = ".log"
 _DAMAGED_MAX: Final = 1024
 _QUICK_BYTES_MAX: Final = 256 * 1024
 """Limit of bytes that the event loop syncs to the device itself."""
+_LONE_BYTES_MAX: Final = 16 * 1024
+"""Limit of bytes of a sync that few callers wait for."""
+_FILLED_BYTES: Final = 256 * 1024
+"""Zeros that are written ahead of such callers' records at one time."""
 _SYNC_FAILED: Final = "sync-failed"
 """A file of this name says that a sync has failed: the system shows bytes as written that the device may not have, and
 no later sync would bring them there (the pages count as clean). It need not be synced itself: it has to outlast the
@@ -62,8 +71,12 @@ class CommitLog:
             disk.open(self._says_works).close()
         self.damaged: set[int] = set()
         """Positions of damaged records, to be repaired."""
+        self.fills_ahead = False
+        """True for a log whose appends wait for syncs (`_fill_ahead`)."""
         self.stopped: str | None = None
-        self.end_position = self._starts[-1] + self._files[-1].size() if self._files else 0
+        self._filled_position = self._starts[-1] + self._files[-1].size() if self._files else 0
+        """Position before which a write does not make the file of the last segment longer."""
+        self.end_position = self._find_end()
         self.synced_position = self.start_position
 
     @property
@@ -182,6 +195,7 @@ class CommitLog:
             file.close()
             self._disk.remove(self._folder / f"{start:020d}{_SUFFIX}")
         self._starts, self._files, self._dirty = [], [], []
+        self._filled_position = 0
         self._add_segment(position)
         self._removal_unsynced = False
         self.end_position = self.synced_position = position
@@ -196,6 +210,46 @@ class CommitLog:
             if file not in self._dirty:
                 self._dirty.append(file)
             file.write(position - self._starts[-1], buffers)
+
+    def _fill_ahead(self, synced_bytes: int) -> None:
+        """Write zeros behind the end if the last sync brought little to the device.
+
+        A sync that makes a file longer writes its length, too, which takes a device about as long as the records. Many
+        callers share that, few do not. The next sync brings the zeros to the device.
+
+        Args:
+            synced_bytes: what the last sync brought.
+        """
+        is_wanted = self.fills_ahead and synced_bytes <= _LONE_BYTES_MAX and self.end_position >= self._filled_position
+        if not is_wanted or not self._files:
+            return
+        offset = self.end_position - self._starts[-1]
+        room = min(_FILLED_BYTES, self._segment_bytes - offset)
+        if room > 0:
+            try:
+                self._write(self.end_position, [bytes(room)])
+            except OSError as error:  # zeros behind the end do no harm, and the next append meets the error itself
+                _log.warning("the commit log could not be filled ahead, syncs take longer", error=str(error))
+            self._filled_position = self.end_position + room
+
+    def _find_end(self) -> int:
+        """Return where the last record ends that its segment has before zeros; where the file ends, if there are none
+        or a record before them is damaged.
+        """
+        if not self._files:
+            return 0
+        start, file = self._starts[-1], self._files[-1]
+        size = file.size()
+        offset = 0 if file.read(max(0, size - 1), 1) == b"\0" else size
+        while offset < size:
+            length = record.length_at(file.read(offset, record.HEADER_BYTES), 0)
+            if length == 0:
+                parts = range(offset, size, _SCAN_BYTES)
+                return start + (size if any(file.read(each, _SCAN_BYTES).strip(b"\0") for each in parts) else offset)
+            if length < record.HEADER_BYTES:
+                return start + size
+            offset += length
+        return start + size
 
     def _add_segment(self, position: int) -> None:
         self._files.append(self._disk.open(self._folder / f"{position:020d}{_SUFFIX}"))
@@ -223,6 +277,7 @@ class CommitLog:
             self._names_changed = True
         if self._files:
             self._files[-1].truncate(max(0, position - self._starts[-1]))
+            self._filled_position = 0
             if self._files[-1] not in self._dirty:
                 self._dirty.append(self._files[-1])
         self.end_position = position
@@ -263,7 +318,9 @@ class CommitLog:
             self._refused(error)
             raise
         self._dirty = []
+        synced_bytes = self.end_position - self.synced_position
         self.synced_position = max(self.synced_position, self.end_position)
+        self._fill_ahead(synced_bytes)
         return True
 
     async def _sync(self) -> None:
@@ -280,10 +337,12 @@ class CommitLog:
                     self._dirty += [file for file in dirty if file not in self._dirty]
                     self._names_changed |= names_changed
             self._removal_unsynced &= self._names_changed
+            synced_bytes = target - self.synced_position
             self.synced_position = max(self.synced_position, target)
             if self._sync_failed:
                 self._sync_failed = False
                 self._disk.replace(self._says_failed, self._says_works)
+            self._fill_ahead(synced_bytes)
 
     async def _sync_files(self, files: Sequence[File], names: bool) -> None:
         """Sync some files, and the names of all if need be. An error ends the writing."""
@@ -309,7 +368,7 @@ class CommitLog:
             self._disk.replace(self._says_works, self._says_failed)
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes from `position` on, up to `length` and up to the segment's end.
+        """Return bytes from `position` on, up to `length` and up to the segment's end.
 
         Raises:
             ValueError: the log does not contain the position (any more).
@@ -317,7 +376,8 @@ class CommitLog:
         index = bisect_right(self._starts, position) - 1
         if index < 0:
             raise ValueError(f"position {position} is not in the commit log, which begins at {self.start_position}")
-        return self._files[index].read(position - self._starts[index], length)
+        behind = self._starts[index + 1] if index + 1 < len(self._starts) else self.end_position
+        return self._files[index].read(position - self._starts[index], max(0, min(length, behind - position)))
 
     def scan(
         self, position: int, synced_position: int, may_cut: Callable[[int], bool] = lambda position: True
@@ -338,6 +398,7 @@ class CommitLog:
                 nothing is cut.
             UnknownFormatError: a record was written by a newer release; nothing is cut.
         """
+        self.end_position = self._find_end()  # what was damaged may be mended
         self.synced_position = min(synced_position, self.end_position)
         chunk = _SCAN_BYTES
         while position < self.end_position:
