@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--store", choices=("file", "kubernetes"), default="file", help="kubernetes: its API in memory")
     options = parser.parse_args()
-    GarbageCollection.begin()  # as the services do
+    GarbageCollection.freeze_loaded()  # as the services do
     with tempfile.TemporaryDirectory(prefix="popwheel-bench-") as scratch:
         api = MemoryApi()
         shared = (lambda: None) if options.store == "file" else lambda: KubernetesStateStore(api, "popwheel")

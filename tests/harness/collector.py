@@ -11,7 +11,7 @@ from popwheel_cli.process.garbage_collection import GarbageCollection
 def collector_of_servers() -> Iterator[None]:
     """Collect as servers do, for as long as the `with` block takes."""
     threshold = gc.get_threshold()
-    GarbageCollection.begin()
+    GarbageCollection.freeze_loaded()
     try:
         yield
     finally:

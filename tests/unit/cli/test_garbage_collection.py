@@ -59,7 +59,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_as_before")
 def test_by_itself_only_what_is_young_is_collected() -> None:
-    GarbageCollection.begin()
+    GarbageCollection.freeze_loaded()
     before = [each["collections"] for each in gc.get_stats()]
     kept: list[list[int]] = [[] for _ in range(100_000)]
     young, middle, all_of_it = (

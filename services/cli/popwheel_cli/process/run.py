@@ -121,7 +121,7 @@ async def _live(make: Callable[[], Process], drain_s_max: float, heartbeat: int 
     try:
         await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
         if start.done() and start.exception() is None:
-            GarbageCollection.begin()
+            GarbageCollection.freeze_loaded()
             collecting = asyncio.ensure_future(_collect_often())
             failure = asyncio.ensure_future(process.failed())
             await asyncio.wait({failure, asked}, return_when=asyncio.FIRST_COMPLETED)
