@@ -203,6 +203,18 @@ def test_zeros_that_were_filled_ahead_are_no_torn_tail(
     assert payloads(world.restart()) == world.appended
 
 
+@pytest.mark.parametrize("chunk", [HEADER_BYTES, 100, 701])
+async def test_zeros_are_found_in_a_file_that_is_read_in_parts(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    world = World()
+    world.log.fills_ahead = True
+    for size in (0, 1, 250, 90, 300):
+        world.append(bytes(size))
+        await world.log.sync()
+    end = world.log.end_position
+    monkeypatch.setattr("popwheel_broker.log.commit_log._SCAN_BYTES", chunk)
+    assert CommitLog(world.disk, FOLDER, SEGMENT_BYTES).end_position == end
+
+
 async def test_bytes_behind_zeros_are_a_torn_tail() -> None:
     """Of records that were not synced the first one is missing: others may have it."""
     world = World()

@@ -220,8 +220,8 @@ class CommitLog:
         Args:
             synced_bytes: what the last sync brought.
         """
-        is_wanted = self.fills_ahead and synced_bytes <= _LONE_BYTES_MAX and self.end_position >= self._filled_position
-        if not is_wanted or not self._files:
+        is_filled = self.end_position < self._filled_position
+        if not self.fills_ahead or is_filled or not 0 < synced_bytes <= _LONE_BYTES_MAX:
             return
         offset = self.end_position - self._starts[-1]
         room = min(_FILLED_BYTES, self._segment_bytes - offset)
@@ -241,8 +241,11 @@ class CommitLog:
         start, file = self._starts[-1], self._files[-1]
         size = file.size()
         offset = 0 if file.read(max(0, size - 1), 1) == b"\0" else size
+        data, begin = b"", 0
         while offset < size:
-            length = record.length_at(file.read(offset, record.HEADER_BYTES), 0)
+            if offset + record.HEADER_BYTES > begin + len(data):
+                data, begin = file.read(offset, _SCAN_BYTES), offset
+            length = record.length_at(data, offset - begin)
             if length == 0:
                 parts = range(offset, size, _SCAN_BYTES)
                 return start + (size if any(file.read(each, _SCAN_BYTES).strip(b"\0") for each in parts) else offset)
