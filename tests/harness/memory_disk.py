@@ -316,7 +316,7 @@ class MemoryDisk:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that were written and that a power loss may take away; nobody misses zeros."""
+        """Bytes that were written and that a power loss may take away. Zeros do not count: logs are filled ahead."""
         return sum(
             len(change.data)
             for inode in self._names.values()

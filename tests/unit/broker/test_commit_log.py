@@ -147,7 +147,7 @@ def test_a_tail_of_zeros_is_cut_off(zeros: int) -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 async def test_a_log_of_lone_syncs_is_filled_ahead(quick: bool) -> None:
-    """So that few syncs write the length of a file."""
+    """Few syncs write the length of a file then."""
     world = World()
     world.log.fills_ahead, world.disk.quick = True, quick
     sizes = []
@@ -216,7 +216,7 @@ async def test_zeros_are_found_in_a_file_that_is_read_in_parts(monkeypatch: pyte
 
 
 async def test_bytes_behind_zeros_are_a_torn_tail() -> None:
-    """Of records that were not synced the first one is missing: others may have it."""
+    """The first of the records that were not synced is missing, and others may have it."""
     world = World()
     world.log.fills_ahead = True
     world.append(b"first")

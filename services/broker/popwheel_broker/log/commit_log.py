@@ -75,7 +75,7 @@ class CommitLog:
         """True for a log whose appends wait for syncs (`_fill_ahead`)."""
         self.stopped: str | None = None
         self._filled_position = self._starts[-1] + self._files[-1].size() if self._files else 0
-        """Position before which a write does not make the file of the last segment longer."""
+        """Position before which the log is not filled ahead again; after a start, where the last file ends."""
         self.end_position = self._find_end()
         self.synced_position = self.start_position
 
@@ -401,7 +401,8 @@ class CommitLog:
                 nothing is cut.
             UnknownFormatError: a record was written by a newer release; nothing is cut.
         """
-        self.end_position = self._find_end()  # what was damaged may be mended
+        if self.end_position == self._filled_position:  # a record before zeros was damaged, and may be mended
+            self.end_position = self._find_end()
         self.synced_position = min(synced_position, self.end_position)
         chunk = _SCAN_BYTES
         while position < self.end_position:
