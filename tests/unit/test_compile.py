@@ -143,3 +143,11 @@ def test_initializers_are_written_for_what_each_send_makes() -> None:
         places = [number for number, line in enumerate(source.splitlines()) if line.startswith(("class ", "def "))]
         lines = written.splitlines()
         assert all(lines[number] == source.splitlines()[number] for number in places), "lines keep their numbers"
+
+
+def test_a_module_that_would_stay_interpreted_unseen_is_refused(tmp_path: Path) -> None:
+    module = tmp_path / "popwheel_broker" / "log" / "commit_log.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("import numpy as np\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"commit_log\.py"):
+        modules([tmp_path / "popwheel_broker"])

@@ -121,14 +121,17 @@ class Sought:
     kinds: Set[int]
     until_ms: int
 
-    def of(self, data: bytes, begins: Numbers) -> Numbers:
-        """The indexes of those records, in order. A record may be among them that holds no such bytes: where the end of
-        one and the beginning of the next make them.
+    def of(self, data: bytes, places: Places) -> list[tuple[int, int]]:
+        """Return where those records begin in the data and in the log, in order.
+
+        A record may be among them that holds no such bytes: where the end of one and the beginning of the next make
+        them.
 
         Args:
             data: holds the records, each right behind the one before.
-            begins: where each begins.
+            places: where they stand in the log.
         """
+        begins = np.cumsum(places.lengths) - places.lengths
         chosen = np.ones(len(begins), np.bool_)
         for part in self.parts:
             chosen &= _holders(data, begins, part)
@@ -136,7 +139,7 @@ class Sought:
         chosen |= heads["store_time_ms"].astype(np.int64) > self.until_ms
         if self.kinds:
             chosen |= np.isin(heads["kind"], tuple(self.kinds))
-        return np.flatnonzero(chosen)
+        return list(zip(begins[chosen].tolist(), places.positions[chosen].tolist(), strict=True))
 
 
 def _holders(data: bytes, begins: Numbers, part: bytes) -> npt.NDArray[np.bool_]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from popwheel_broker.log import record
 from popwheel_broker.log.commit_log import CommitLog
 from popwheel_broker.log.consume_queue import ConsumeQueue, Entry
@@ -113,10 +111,7 @@ class StoredRecords:
             found_max: limit of the records; the first are returned.
         """
         data = b"".join(self.read_block(queue, places))
-        begins = np.cumsum(places.lengths) - places.lengths
-        indexes = sought.of(data, begins)[:found_max]
-        found = zip(begins[indexes].tolist(), places.positions[indexes].tolist(), strict=True)
-        return [record.decode(data, begin, position) for begin, position in found]
+        return [record.decode(data, begin, position) for begin, position in sought.of(data, places)[:found_max]]
 
     def _read_spans(self, spans: Spans) -> bytes:
         found: list[bytes] = []
