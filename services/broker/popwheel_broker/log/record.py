@@ -294,6 +294,15 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     """
     if len(data) - offset < HEADER_BYTES:
         raise CorruptDataError(f"the record at {position} ends within its header")
+    # Compiled code compares, adds and slices by these three times as fast as by numbers of no declared type.
+    length: int
+    checksum: int
+    magic: int
+    version: int
+    written_position: int
+    topic_length: int
+    origin_length: int
+    system_length: int
     (
         length,
         checksum,
@@ -316,7 +325,8 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     end = offset + length
     if magic != MAGIC or length < HEADER_BYTES or length > RECORD_BYTES_MAX or end > len(data):
         raise CorruptDataError(f"there is no whole record at {position}")
-    if value(data[offset + 8 : end]) != checksum:
+    found: int = value(data[offset + 8 : end])
+    if found != checksum:
         raise CorruptDataError(f"the record at {position} has a wrong checksum")
     if written_position != position:
         raise CorruptDataError(f"the record at {position} was written for position {written_position}")
