@@ -74,7 +74,7 @@ class SendHandler:
         options, clock, send_metrics = context.options, context.clock, SendMetrics(context.registry)
         self._catalog = catalog
         self._brokers = brokers
-        self._options = options
+        self._limits = options.message
         self._clock = clock
         self._metrics = context.metrics
         self._numbers = context.numbers
@@ -111,7 +111,7 @@ class SendHandler:
         Raises:
             StatusError: the first rule that is broken, or why the brokers could not store them.
         """
-        messages = messages_of(request, self._options.message.batch_messages_max)
+        messages = messages_of(request, self._limits.batch_messages_max)
         if check is not None:
             check(messages)
         now_ms = self._clock.wall_ms()
@@ -167,7 +167,7 @@ class SendHandler:
         """Check a message for its topic, and complete its system properties: drop those that only servers set, and add
         those that the sender left out.
         """
-        check_message(message, topic, self._options.message, head_is_checked=head_is_checked)
+        check_message(message, topic, self._limits, head_is_checked=head_is_checked)
         if message.plain is None and has_server_fields(message.properties):
             message.drop_fields(without_server_fields(message.system_properties))
         missing = missing_properties(message, call.peer, now_ms)
@@ -178,7 +178,7 @@ class SendHandler:
         made = await self._catalog.ensure_topic(TopicName(topic.name))
         if made.type != topic.type:
             for message in messages:
-                check_message(message, made, self._options.message)
+                check_message(message, made, self._limits)
         return made
 
     async def _store_or_say_why(
@@ -234,16 +234,17 @@ class SendHandler:
         Raises:
             StatusError: why they could not be stored.
         """
-        self._clients.sends(call.metadata.get("x-mq-client-id", ""), topic.name)
+        name = topic.name
+        self._clients.sends(call.metadata.get("x-mq-client-id", ""), name)
         if messages[0].kind is PutKind.HALF:
-            self._sends_half_messages(call, topic.name)
+            self._sends_half_messages(call, name)
         pick = self._pick if messages[0].priority < 0 else partial(self._pick_level, messages[0].priority)
         place = only or pick(topic, _NOWHERE)
         failure: StatusError | RpcError | None = None
         if place is not None and (only is None or place[0] in self._brokers.led):
             try:
                 return await self._batchers.batcher(place[0]).ship(
-                    topic.name, place[1], messages, moves=only is None, topic_id=topic.id
+                    name, place[1], messages, moves=only is None, topic_id=topic.id
                 )
             except NotSentError:
                 pass
@@ -261,7 +262,8 @@ class SendHandler:
         While a batcher gathers sends for a Put, that is the next queue of its broker: one Put of all costs brokers less
         than a small one at each.
         """
-        turn = self._turns.get(topic.name, -1) + 1
+        name = topic.name
+        turn = self._turns.get(name, -1) + 1
         health = self._health
         names = health.sound
         if names and not (past or health.avoided):
@@ -270,9 +272,9 @@ class SendHandler:
                 turn += (names.index(gathering.name) - turn) % len(names)
             else:
                 self._gathering = self._batchers.batcher(names[turn % len(names)])
-            self._turns[topic.name] = turn
+            self._turns[name] = turn
             return names[turn % len(names)], turn // len(names) % max(1, topic.queues)
-        self._turns[topic.name] = turn
+        self._turns[name] = turn
         chosen = health.choose(turn, past, self._clock.monotonic())
         return None if chosen is None else (chosen[0], chosen[1] % max(1, topic.queues))
 
@@ -286,7 +288,7 @@ class SendHandler:
         now = self._catalog.topic_now(topic)
         if now.type != topic.type:
             for message in messages:
-                check_message(message, now, self._options.message)
+                check_message(message, now, self._limits)
         return now
 
     def tick(self) -> None:
