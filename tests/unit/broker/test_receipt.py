@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popwheel_common.contract import receipt
-from popwheel_common.contract.receipt import HandleMaker, HandleReader, ReceiptHandle
+from popwheel_common.contract.receipt import BrokerNameReader, HandleMaker, HandleReader, ReceiptHandle
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 
@@ -123,3 +123,26 @@ def test_an_overlong_one_is_refused_unread() -> None:
 def test_the_broker_is_read_from_the_shape_alone(text: str) -> None:
     with pytest.raises(StatusError):
         receipt.broker_name(text)
+
+
+SHAPES = st.one_of(
+    HANDLES.map(made),
+    st.just(EXAMPLE).map(made).map(lambda text: text + " more"),
+    st.just(EXAMPLE).map(made).map(lambda text: text + "0" * 600),
+    st.just(EXAMPLE).map(made).map(lambda text: text.rpartition(" ")[0]),
+    st.builds(lambda offset: made(EXAMPLE._replace(queue_offset=offset)), NUMBERS),
+    st.text(max_size=20),
+)
+
+
+@given(texts=st.lists(SHAPES, max_size=4))
+def test_brokers_of_handles_in_turn_are_those_of_each_alone(texts: list[str]) -> None:
+    reader = BrokerNameReader()
+    for text in (made(EXAMPLE), *texts):
+        try:
+            expected = receipt.broker_name(text)
+        except StatusError:
+            with pytest.raises(StatusError):
+                reader.read(text)
+        else:
+            assert reader.read(text) == expected

@@ -74,7 +74,8 @@ class Acks:
         reader = HandleReader(self._view.receipt_key, group, topic)
         for handle in handles:
             try:
-                delivery, index = self._open(*reader.read(handle))
+                delivery_id, queue_offset = reader.read(handle)
+                delivery, index = self._open(delivery_id, queue_offset)
                 bits = bits_of.get(delivery, 0)
                 if bits >> index & 1:
                     raise StatusError(Code.INVALID_RECEIPT_HANDLE, "this receipt handle stands twice in the call")

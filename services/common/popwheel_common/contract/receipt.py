@@ -87,6 +87,27 @@ def broker_name(handle: str) -> str:
     return fields[5]
 
 
+class BrokerNameReader:
+    """Reader of the brokers that handles belong to, of handles that were shown together.
+
+    The handles of one pop from one queue are alike up to the queue offset, so only the first of them is parted.
+    """
+
+    __slots__ = ("_alike", "_name")
+
+    def __init__(self) -> None:
+        self._alike = self._name = ""
+
+    def read(self, handle: str) -> str:
+        """Return the broker a handle belongs to. Raises as `broker_name` does."""
+        alike = self._alike
+        if alike and handle.startswith(alike) and handle.count(" ", len(alike)) == 1 and len(handle) <= _LENGTH_MAX:
+            return self._name
+        self._name = broker_name(handle)
+        self._alike = handle.rsplit(" ", 2)[0] + " "
+        return self._name
+
+
 def decode(key: bytes, group: str, topic: str, handle: str) -> ReceiptHandle:
     """Check the signature of a handle that is shown for `group` and `topic`, and read it.
 
@@ -110,14 +131,13 @@ class HandleReader:
         topic: and for which topic.
     """
 
-    __slots__ = ("_delivery_id", "_group", "_key", "_signature", "_signed_text", "_topic")
+    __slots__ = ("_delivery_id", "_group", "_key", "_prefix", "_suffix", "_topic")
 
     def __init__(self, key: bytes, group: str, topic: str) -> None:
         self._key = key
         self._group = group
         self._topic = topic
-        self._signed_text: str | None = None  # nothing was read yet: no text is equal to this
-        self._signature: str | None = None
+        self._prefix = self._suffix = ""  # of the last handle that was read
         self._delivery_id = 0
 
     def read(self, handle: str) -> tuple[int, int]:
@@ -126,12 +146,15 @@ class HandleReader:
         Raises:
             StatusError: as `decode` does.
         """
+        if self._prefix and handle.startswith(self._prefix) and handle.endswith(self._suffix):
+            digits = handle[len(self._prefix) : len(handle) - len(self._suffix)]
+            if digits.isdigit() and digits.isascii() and len(handle) <= _LENGTH_MAX:
+                return self._delivery_id, int(digits)
         signed, offset, signature = _parts(handle)
-        if signature != self._signature or signed != self._signed_text:
-            fields = _signed_fields(self._key, self._group, self._topic, signed, signature)
-            if fields is None:
-                raise _invalid()
-            self._signed_text, self._signature, self._delivery_id = signed, signature, fields[0]
+        fields = _signed_fields(self._key, self._group, self._topic, signed, signature)
+        if fields is None:
+            raise _invalid()
+        self._prefix, self._suffix, self._delivery_id = signed + " ", " " + signature, fields[0]
         return self._delivery_id, offset
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from popwheel_common.contract import receipt
 from popwheel_common.contract.names import GroupName, TopicName, Use
+from popwheel_common.contract.receipt import BrokerNameReader
 from popwheel_common.contract.wire_format import LENGTH_DELIMITED, field, varint
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code, Resource, Status
@@ -84,15 +85,19 @@ class AckHandler:
                 f"{self._options.receive.acknowledgements_max} are taken at once",
                 "receive.acknowledgements_max",
             )
-        handles = [entry.receipt_handle for entry in entries]
+        handles: list[str] = []
+        message_ids: list[str] = []
+        for entry in entries:
+            handles.append(entry.receipt_handle)
+            message_ids.append(entry.message_id)
         refusals = await self._ack_all(call, group, topic, handles)
         self._renewals.drop([handle for index, handle in enumerate(handles) if index not in refusals])
         # Put together by hand, as entries that are added one by one take three times as long.
         parts = [field(_STATUS, _overall(refusals, len(handles)).SerializeToString())]
-        for index, (entry, handle) in enumerate(zip(entries, handles, strict=True)):
+        for index, handle in enumerate(handles):
             refusal = refusals.get(index) if refusals else None
             result: bytes = _DONE if refusal is None else field(_ENTRY_STATUS, refusal.SerializeToString())
-            message_id, shown = entry.message_id.encode(), handle.encode()
+            message_id, shown = message_ids[index].encode(), handle.encode()
             length = len(message_id) + len(shown) + len(result) + 2
             id_length, shown_length = varint(len(message_id)), varint(len(shown))
             length += len(id_length) + len(shown_length)
@@ -187,9 +192,10 @@ class AckHandler:
         """Acknowledge with one call per broker; return the refusals, by the index of the handle."""
         refusals: dict[int, Status] = {}
         by_broker: defaultdict[str, list[int]] = defaultdict(list)
+        reader = BrokerNameReader()
         for index, handle in enumerate(handles):
             try:
-                by_broker[receipt.broker_name(handle)].append(index)
+                by_broker[reader.read(handle)].append(index)
             except StatusError as error:
                 refusals[index] = status(error.code, error.message)
         if len(by_broker) == 1:
