@@ -90,6 +90,20 @@ def test_all_of_it_can_be_read() -> None:
     assert sum(len(page.read_text().splitlines()) for page in by_hand) <= LINES_MAX
 
 
+def test_internals_name_folders_and_methods_that_exist() -> None:
+    folders = {folder.name for folder in (ROOT / "services").glob("*/popwheel_*/*/")}
+    sources = [path.read_text() for path in (ROOT / "services").glob("*/popwheel_*/**/*.py")]
+    wrong: list[str] = []
+    for page in (ROOT / "docs/internals").glob("*.md"):
+        text = page.read_text()
+        named = " ".join(re.findall(r"The code is in (.*?)\(", text, re.DOTALL))
+        wrong += [f"{page.name}: {folder}/" for folder in re.findall(r"(\w+)/`", named) if folder not in folders]
+        for name, method in re.findall(r"\b((?:[A-Z][a-z]+){2,})\.(\w+)", text):
+            if not any(f"class {name}" in source and f"def {method}(" in source for source in sources):
+                wrong.append(f"{page.name}: {name}.{method}")
+    assert wrong == []
+
+
 def test_each_page_is_reached_from_the_index() -> None:
     """By links from docs/README.md, over as many pages as it takes; all but code maps, which stand beside the code."""
     reached: set[Path] = set()
