@@ -143,6 +143,10 @@ def modules(packages: Sequence[Path] = PACKAGES) -> list[Path]:
     return sorted(found)
 
 
+_EMPTY = {"dict": "{}", "list": "[]"}
+"""Factories as they are written where they are called."""
+
+
 def with_initializers(source: str) -> str:
     """Write out the `__init__` of dataclasses, which mypyc leaves to the interpreter: it takes five times as long.
 
@@ -151,7 +155,7 @@ def with_initializers(source: str) -> str:
 
     Returns:
         The same, line for line, but for dataclasses that are not frozen, have no base, and whose fields are plain or
-        have a default. Their initializers stand in a blank line behind them.
+        have a default or its factory. Their initializers stand in a blank line behind them.
     """
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
@@ -161,18 +165,41 @@ def with_initializers(source: str) -> str:
         written = ast.unparse(decorator)
         fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
         methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-        plain = all("field(" not in ast.unparse(each) and "Var[" not in ast.unparse(each) for each in fields)
-        is_usual = written.startswith("dataclass(slots=True") and not methods & {"__init__", "__post_init__"}
-        if not (is_usual and fields and plain):
+        initialized = [_initialized(each) for each in fields]
+        is_usual = written.startswith("dataclass(slots=True") and "__init__" not in methods
+        if not (is_usual and fields) or None in initialized:
             continue
         assert decorator.end_lineno is not None and node.end_lineno is not None
-        names = [ast.unparse(each.target) for each in fields]
-        begin = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: "
+        parts = [each for each in initialized if each is not None]
+        statements = [statement for _, statement in parts]
+        if "__post_init__" in methods:
+            statements.append("self.__post_init__()")
         blank = slice(node.end_lineno, node.end_lineno + 1)
         assert lines[blank] in ([], [""]), "there is no blank line behind a class"
-        lines[blank] = [begin + "; ".join(f"self.{name} = {name}" for name in names)]
+        lines[blank] = [
+            f"    def __init__(self, {', '.join(parameter for parameter, _ in parts)}) -> None: {'; '.join(statements)}"
+        ]
         lines[decorator.end_lineno - 1] = "@" + written.replace("(", "(init=False, ", 1)
     return "\n".join(lines) + "\n"
+
+
+def _initialized(field: ast.AnnAssign) -> tuple[str, str] | None:
+    """Return the parameter of a dataclass's field and the statement that sets it; None if it is of another kind."""
+    name, value = ast.unparse(field.target), field.value
+    if "Var[" in ast.unparse(field.annotation):
+        return None
+    if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "field"):
+        return ast.unparse(field), f"self.{name} = {name}"
+    if [each.arg for each in value.keywords] != ["default_factory"] or isinstance(field.annotation, ast.Constant):
+        return None
+    factory = value.keywords[0].value
+    made = ast.unparse(factory.body if isinstance(factory, ast.Lambda) else factory)
+    if not isinstance(factory, ast.Lambda):
+        made = _EMPTY.get(made, f"{made}()")
+    return (
+        f"{name}: {ast.unparse(field.annotation)} | None = None",
+        f"self.{name} = {made} if {name} is None else {name}",
+    )
 
 
 def compile_into(folder: Path) -> int:

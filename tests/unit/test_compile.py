@@ -77,6 +77,18 @@ class Plain:
     def size(self) -> int:
         return len(self.numbers)
 """
+MADE = """
+@dataclass(slots=True)
+class Made:
+    name: str
+    names: list[str] = field(default_factory=list)
+    one: tuple[int, ...] = field(default_factory=lambda: (1,))
+    seen: set[str] = field(default_factory=set)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = len(self.names)
+"""
 OTHERS = """
 @dataclass(frozen=True, slots=True)
 class Frozen:
@@ -84,16 +96,13 @@ class Frozen:
 
 
 @dataclass(slots=True)
-class Made:
-    names: list[str] = field(default_factory=list)
+class Shown:
+    name: str = field(default="", repr=False)
 
 
 @dataclass(slots=True)
-class Checked:
-    name: str
-
-    def __post_init__(self) -> None:
-        assert self.name
+class Quoted:
+    names: "list[str]" = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -124,17 +133,27 @@ def test_a_dataclass_has_the_same_initializer_written_out() -> None:
     assert after("a") != after("a"), "what else the decorator says still holds"
 
 
+def test_factories_and_what_follows_the_initializer_are_written_out() -> None:
+    before, after = classes_of(MADE)["Made"], classes_of(with_initializers(MADE))["Made"]
+    assert "def __init__" in with_initializers(MADE)
+    for given in ({}, {"names": ["b", "c"]}, {"one": (), "seen": {"d"}}):
+        assert repr(before("a", **given)) == repr(after("a", **given))
+    assert after("a").names is not after("a").names
+
+
 def test_other_classes_stay_as_they_are() -> None:
     assert with_initializers(OTHERS) == OTHERS
 
 
-def test_initializers_are_written_for_what_each_send_makes() -> None:
+def test_initializers_are_written_for_what_each_call_makes() -> None:
     for name, made in (
         ("services/rpc/popwheel_rpc/http2/events.py", 11),
         ("services/rpc/popwheel_rpc/http2/headers.py", 2),
         ("services/common/popwheel_common/contract/put.py", 2),
         ("services/proxy/popwheel_proxy/send/batcher.py", 1),
-        ("services/rpc/popwheel_rpc/service.py", 1),
+        ("services/rpc/popwheel_rpc/service.py", 2),
+        ("services/broker/popwheel_broker/consume/delivery.py", 1),
+        ("services/common/popwheel_common/contract/pop_answer.py", 1),
     ):
         assert SOURCE / name in COMPILED
         source = (SOURCE / name).read_text(encoding="utf-8")
