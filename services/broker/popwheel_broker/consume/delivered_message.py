@@ -5,6 +5,7 @@ of ours make one `system_properties` field, without anybody decoding either (DES
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from popwheel_broker.consume.delivery import Delivery
@@ -47,6 +48,7 @@ def handle_maker(key: bytes, delivery: Delivery, broker_name: str) -> HandleMake
     return HandleMaker(key, delivery.group, topic, first)
 
 
+@lru_cache(maxsize=256)
 def common_properties(broker_name: str, invisible_ms: int | None) -> bytes:
     """Return the additions that all messages of one answer share: store host and, for popped ones, invisible
     duration.

@@ -86,7 +86,8 @@ class QueueProgress:
     @property
     def next_offset(self) -> int:
         """Offset where the next pop reads on: pops and a commit by hand both move it, and so does retention."""
-        return max(self.popped, self.committed, self.queue.min_offset)
+        read_to = max(self.popped, self.committed)  # of two at a time: of three it is no compiled code
+        return max(read_to, self.queue.min_offset)
 
     @property
     def available(self) -> int:
@@ -98,7 +99,8 @@ class QueueProgress:
     @property
     def available_at_most(self) -> int:
         """Number as `available`, but without a read: what retention has taken since the last read is still counted."""
-        return max(0, self.queue.max_offset - max(self.popped, self.committed, self.queue.known_min_offset))
+        read_to = max(self.popped, self.committed)
+        return max(0, self.queue.max_offset - max(read_to, self.queue.known_min_offset))
 
     @property
     def offsets(self) -> Offsets:

@@ -196,7 +196,7 @@ class MessageStore:
         for run in runs:
             queue = self.ensure_queue((run.stored_topic if run.lite_topic else run.topic, run.queue_id))
             offset = self._next_offset(queue, next_offsets)
-            tag_hashes = [record.hash_tag(tag) for tag in run.tags]
+            tag_hashes = [record.hash_tag(tag) if tag else 0 for tag in run.tags]
             run_lengths, run_buffers = record.encode_run(run, tag_hashes, position, self.epoch, now_ms, offset)
             entries = bytearray()
             for index, length in enumerate(run_lengths):

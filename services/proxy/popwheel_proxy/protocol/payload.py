@@ -160,7 +160,8 @@ def messages_of(request: bytes, messages_max: int) -> list[ClientMessage]:
                     f"the request holds more than {messages_max} messages; split it",
                     "message.batch_messages_max",
                 )
-            if decoded_head is None or not request.startswith(head, position, stop):
+            head_end = position + len(head)
+            if decoded_head is None or head_end > stop or request[position:head_end] != head:
                 head = _usual_head(request, position, stop)
                 decoded_head = _decoded_head(head) if head else None
             message = None if decoded_head is None else _usual(request, view, position, stop, head, decoded_head)

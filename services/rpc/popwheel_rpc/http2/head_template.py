@@ -52,8 +52,10 @@ class HeadTemplate:
         try:
             for name in self._names:
                 raw, value, text = self._last[index]
-                if raw and block.startswith(raw, at):
-                    at += len(raw)
+                end = at + len(raw)
+                # By slices: compiled code makes one in a fifth of the time of `startswith` from a position.
+                if raw and block[at:end] == raw:
+                    at = end
                 else:
                     start = at
                     value, at = hpack.text_at(block, at)
@@ -63,9 +65,10 @@ class HeadTemplate:
                     self._last[index] = block[start:at], value, text
                 index += 1
                 part = parts[index]
-                if not block.startswith(part, at):
+                end = at + len(part)
+                if block[at:end] != part:
                     return None
-                at += len(part)
+                at = end
                 list_bytes += len(value)
                 if name == _TIMEOUT:
                     timeout = text
