@@ -156,6 +156,8 @@ async def measure(options: argparse.Namespace, folder: Path, console: Console) -
                         if name == "memory" and not server.pids:
                             continue
                         console.print(f"{name} on {server.name}, run {number} of {options.runs}", style="dim")
+                        if isinstance(server, OwnServer):
+                            await server.loaded()
                         async with _running(server):
                             with _stopped(peers if options.peer_pause and server not in peers else ()):
                                 figures = await _figures(name, server, scale)

@@ -110,9 +110,6 @@ async def servers_of(
     try:
         await empty.start()
         await FILLS[name](filled, scale.part)
-        for server in servers:
-            async with _admin(server):  # it makes its pages, beside the first sends
-                pass
         await asyncio.sleep(scale.idle_s)
         yield servers
     finally:

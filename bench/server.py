@@ -162,6 +162,10 @@ class OwnServer:
         await first_send(self.address, credentials=credentials, within_s=within_s)
         return time.perf_counter() - began
 
+    async def loaded(self) -> None:
+        """Wait until it answers over HTTP, too: until then it loads modules beside calls."""
+        await asyncio.to_thread(self._process.wait_until, READY)
+
     async def start_afresh(self) -> float:
         """Like `start`, without any data."""
         await self.stop()

@@ -254,7 +254,7 @@ def _compile_templates() -> None:
     from tests.harness.compiled_templates import keep_compiled
 
     keep_compiled()
-    Renderer(SystemClock())
+    Renderer(SystemClock()).compile_all()
 
 
 def _show_command_line(words: Sequence[str]) -> None:

@@ -121,9 +121,10 @@ class StandaloneProcess:
             # Before it gets that far itself: the interpreter takes longer to start than this.
             resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._open_files_max, self._open_files_max))
         if until:
-            self._wait_until(until)
+            self.wait_until(until)
 
-    def _wait_until(self, path: str) -> None:
+    def wait_until(self, path: str) -> None:
+        """Wait until a path is answered with 200. Raises as `start` does."""
         process = self._running()
         until = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until:

@@ -18,6 +18,7 @@ from fastapi_offline import FastAPIOffline
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 
+from popwheel_common.beside_loop import run_beside_loop
 from popwheel_common.clock import Clock, SystemClock
 from popwheel_common.errors import StatusError
 from popwheel_common.exposition import preferred
@@ -107,7 +108,7 @@ def make_http_app(
     if complete is not None:
         _complete_document(app, complete)
     # It takes long, once, to find out what the document says.
-    document = SharedWork(lambda: asyncio.to_thread(app.openapi))
+    document = SharedWork(lambda: run_beside_loop(app.openapi))
     app.add_middleware(
         Gate,
         rules=GateRules(hosts, tokens, signed, at_once_max, body_limit),

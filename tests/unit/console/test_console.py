@@ -1,6 +1,7 @@
 """The routes of the console: files, errors, forms, refreshes, the leader."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
@@ -293,3 +294,23 @@ async def test_a_page_is_made_in_slices() -> None:
     counter.cancel()
     assert looks > 10
     assert turns >= looks // 3 - 1
+
+
+async def test_templates_are_compiled_once_with_the_first_page_and_not_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[threading.Thread] = []
+    compile_all = Renderer.compile_all
+
+    def counted(self: Renderer) -> None:
+        compiled.append(threading.current_thread())
+        compile_all(self)
+
+    monkeypatch.setattr(Renderer, "compile_all", counted)
+    renderer = Renderer(ManualClock())
+    assert compiled == []
+    values = {"frame": SimpleNamespace(layout="live.html", trouble="", leader=""), "answer": Answer(404, {}, "A", "b")}
+    first, second = await asyncio.gather(renderer.render("error.html", values), renderer.render("error.html", values))
+    assert first == second == await renderer.render("error.html", values)
+    assert len(compiled) == 1
+    assert compiled[0] is not threading.current_thread()

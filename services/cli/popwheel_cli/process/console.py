@@ -36,7 +36,7 @@ class ConsoleParts:
 
 
 def make_console(options: ClusterOptions, tokens: Tokens | None, registry: CollectorRegistry) -> ConsoleParts:
-    """Return the console. Call it in a thread, as it reads files and compiles templates.
+    """Return the console. Call it in a thread, as it reads files and loads modules.
 
     Args:
         options: of the process.

@@ -2,10 +2,12 @@
 
 import asyncio
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from popwheel_common.beside_loop import run_beside_loop
 from popwheel_common.errors import StatusError
 from popwheel_common.pb.apache.rocketmq.v2.definition_pb2 import Code
 from popwheel_common.pb.popwheel.v1.broker_pb2 import ListedName, NameListRequest, NameListResponse
@@ -84,7 +86,7 @@ def recovery_router(options: ControllerOptions, state_writer: StateWriter, inqui
             brokers = await _known_by_all(inquiry)
             state = state_writer.state
             # It takes a second with 100,000 names; the state is immutable meanwhile.
-            plan = await asyncio.to_thread(plan_recovery, state, options, brokers, adopt=wish.adopt)
+            plan = await run_beside_loop(partial(plan_recovery, state, options, brokers, adopt=wish.adopt))
             if not dry_run:
                 await state_writer.change(plan.decide)
         back = Recovery(
