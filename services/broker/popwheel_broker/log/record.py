@@ -325,8 +325,7 @@ def decode(data: bytes, offset: int, position: int) -> StoredRecord:
     end = offset + length
     if magic != MAGIC or length < HEADER_BYTES or length > RECORD_BYTES_MAX or end > len(data):
         raise CorruptDataError(f"there is no whole record at {position}")
-    found: int = value(data[offset + 8 : end])
-    if found != checksum:
+    if value(data[offset + 8 : end]) != checksum:
         raise CorruptDataError(f"the record at {position} has a wrong checksum")
     if written_position != position:
         raise CorruptDataError(f"the record at {position} was written for position {written_position}")

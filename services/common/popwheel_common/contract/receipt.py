@@ -88,7 +88,7 @@ def broker_name(handle: str) -> str:
 
 
 class BrokerNameReader:
-    """Reader of the brokers that handles belong to, of handles that were shown together.
+    """Reader of the brokers' names in handles that were shown together.
 
     The handles of one pop from one queue are alike up to the queue offset, so only the first of them is parted.
     """
