@@ -139,7 +139,9 @@ def modules(packages: Sequence[Path] = PACKAGES) -> list[Path]:
     found = {path for path in found if path.name != "__init__.py"}
     foreign = sorted(str(path) for path in found if FOREIGN.search(path.read_text(encoding="utf-8")))
     if foreign:
-        raise ValueError(f"{', '.join(foreign)}: move what needs numpy elsewhere, or name it in LEFT_OUT")
+        raise ValueError(
+            f"{', '.join(foreign)}: move what needs numpy and the like elsewhere, or name the module in LEFT_OUT"
+        )
     return sorted(found)
 
 

@@ -114,7 +114,8 @@ def test_it_is_for_one_group_topic_and_key() -> None:
 
 def test_an_overlong_one_is_refused_unread() -> None:
     refused(made(EXAMPLE) + " " * 600)
-    refused(" 1 ")
+    for text in (" 1 ", "1", "\n1\n"):
+        refused(text)
     with pytest.raises(StatusError):
         receipt.broker_name(made(EXAMPLE) + "0" * 600)
 
